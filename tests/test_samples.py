@@ -11,7 +11,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from recordings import split_folder
 from samebits.data import load
+from samebits.data.columns import ColumnScale
+from samebits.data.earlier import NONE, Earlier
 from samebits.data.options import DataOptions
+from samebits.data.preparation import Feature, Preparation
 from samebits.errors import InputError
 from samebits.ir import GraphBuilder
 from samebits.samples import KINDS, example_of, gather, in_memory, kept
@@ -159,6 +162,83 @@ def test_a_folder_without_classes(tmp_path):
         gather(tmp_path, ONE)
 
 
+def test_all_samples_in_the_order_of_their_source(tmp_path):
+    """By `whole`, of everything that has a split of its own making."""
+    images = RNG.integers(0, 256, (12, 4, 4)).astype(np.uint8)
+    wanted = images[:, None].astype(np.float32) / np.float32(255) * 2 - 1
+    np.savez(tmp_path / "data.npz", x=images, y=np.arange(12) % 2)
+    for place in ("images", "masks"):
+        (tmp_path / "shapes" / place).mkdir(parents=True)
+    for index, image in enumerate(images):
+        folder = tmp_path / "photos" / ("a" if index < 6 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{index:02}.png")
+        Image.fromarray(image).save(tmp_path / "shapes" / "images" / f"{index:02}.png")
+        Image.fromarray(image // 128).save(tmp_path / "shapes" / "masks" / f"{index:02}.png")
+    for given in ("data.npz", "photos", "shapes"):
+        path = tmp_path / given
+        for samples in (path, load(str(path)), load(str(path), whole=True)):
+            found = gather(samples, ONE, whole=True)["x"]
+            np.testing.assert_allclose(found, wanted, atol=1e-6)
+        assert len(gather(path, ONE)["x"]) < 12
+    limited = load(str(tmp_path / "data.npz"), limit=1).whole()
+    assert limited.test_labels.tolist() == [0, 1, 0, 1]  # 0 and 1, and 4 and 9 for testing
+    pixels = torch.from_numpy(wanted)
+    found = limited.values(limited.test_images)
+    np.testing.assert_allclose(found, pixels[[0, 1, 4, 9]], atol=1e-6)
+    assert len(gather("digits", graph_of(x=(1, 1, 8, 8)), whole=True)["x"]) == 1797
+
+
+def test_x_and_y_are_inputs_where_these_are_their_names(tmp_path):
+    np.savez(tmp_path / "xy.npz", x=A, y=B)
+    found = gather(tmp_path / "xy.npz", graph_of(x=(1, 3), y=(1, 2)))
+    np.testing.assert_array_equal(found["y"], B)
+
+
+SCALES = Preparation(tuple(Feature(name, ColumnScale(50.0, 9.0)) for name in "abc"))
+RUN = Earlier(DataOptions(target=("y",)), SCALES)
+RAW_ROWS = RNG.normal(50, 9, (6, 3)).astype(np.float32)
+
+
+def test_arrays_that_a_run_cannot_have_prepared(tmp_path):
+    graph, rows = graph_of(x=(1, 3)), RAW_ROWS
+    np.savez(tmp_path / "x.npz", rows=rows)
+    kinds = (
+        rows,
+        torch.from_numpy(rows),
+        {"x": rows},
+        loader(rows),
+        list(rows),
+        tmp_path / "x.npz",
+    )
+    for given in kinds:
+        gather(given, graph)  # nothing is known
+        gather(given, graph, earlier=NONE)
+        with pytest.raises(InputError, match="expected rows that are standardised as in training"):
+            gather(given, graph, earlier=RUN)
+        found = gather(given, graph, earlier=RUN, options=DataOptions(prepared=True))
+        np.testing.assert_array_equal(found["x"], rows)
+    gather((rows - 50) / 9, graph, earlier=RUN)
+    with pytest.raises(InputError, match="--prepared does not apply to digits"):
+        gather("digits", ONE, options=DataOptions(prepared=True))
+
+
+def test_frames_of_pandas():
+    """Columns by their names, standardised as in training; labels need not be there."""
+    pandas = pytest.importorskip("pandas", reason="frames are pandas'")
+    graph, frame = graph_of(x=(1, 3)), pandas.DataFrame(RAW_ROWS, columns=list("abc"))
+    wanted = (RAW_ROWS.astype(np.float64) - 50) / 9
+    for given in (frame, frame[list("cab")], frame.assign(y=None), frame.set_index(frame["a"] > 0)):
+        found = gather(given, graph, earlier=RUN)["x"]
+        np.testing.assert_allclose(found, wanted, atol=2.0**-12)
+    with pytest.raises(
+        InputError, match="samples: expected the columns of training, found 'd' bes"
+    ):
+        gather(frame.assign(d=1), graph, earlier=RUN)
+    with pytest.raises(InputError, match="expected a network that knows the columns of its table"):
+        gather(frame, graph)
+
+
 def test_options_of_reading_need_a_file():
     for given in (X, {"x": X}, load("digits")):
         with pytest.raises(InputError, match="--target does not apply to samples in memory"):
@@ -303,3 +383,5 @@ def test_a_table_is_said_to_be_in_its_own_scales(tmp_path, caplog):
     assert gather(path, graph_of(x=(1, 2)))["x"].shape[1:] == (2,)
     left = "all columns but c, its labels (--target names others)"
     assert f"{path}: {left}, in the scales of its own training rows" in caplog.text
+    assert "of its 40 rows that are for training are taken" in caplog.text
+    assert len(gather(path, graph_of(x=(1, 2)), whole=True)["x"]) == 40

@@ -122,8 +122,7 @@ def quantize(
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
     reading:     of files and folders, be they calibration, finetune or both: target, resize,
-                 resample, colour, mean and std (`data.Reading`); and shapes, set, start_at and
-                 end_at of the source, as `load` takes them
+                 resample, colour, mean and std; of arrays: prepared (`data.Reading`)
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.

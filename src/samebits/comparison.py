@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from samebits import api
 from samebits.data import Dataset
-from samebits.data.load import NONE, given_data
+from samebits.data.earlier import NONE
+from samebits.data.load import given_data
 from samebits.data.options import DataOptions, LabelledReading
 from samebits.errors import InputError, RangeError
 from samebits.reports.comparison import BASE, ComparedRun, Comparison

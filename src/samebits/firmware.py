@@ -151,7 +151,11 @@ def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
 
     model = _firmware(program)
     stored = isinstance(inputs, str | Path)
-    arrays = read_archive(Path(inputs)) if stored else gather(inputs, model.interface, "inputs")
+    arrays = (
+        read_archive(Path(inputs))
+        if stored
+        else gather(inputs, model.interface, "inputs", whole=True)
+    )
     progress.stage("simulating")
     result = execute(model.program, model.image, arrays, keep_values=trace)
     record = None

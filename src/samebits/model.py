@@ -23,7 +23,7 @@ from samebits.npu.machine.program import Image, Program
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.data.load import Earlier
+    from samebits.data.earlier import Earlier
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote

@@ -132,12 +132,14 @@ class Network(Reported):
         """Compute samples on several backends and compare them for equality, without tolerance.
 
         samples:   real numbers or codes: an array, a tensor, a dict of them, a DataLoader or
-                   another iterable, an .npz file, a folder; or random:N codes of (seed, input)
+                   another iterable, an .npz file; all samples of a folder, a table, a DataFrame of
+                   pandas or a Dataset, in their order; or random:N codes of (seed, input)
         backends:  names. Each must be able to run here, else InputError says what is missing. None:
                    the usual ones that can run, onnxruntime in its integer form where binary32 may
                    differ, and the result says which were left out
         available: every backend of this kind of model that can run here, instead
-        reading:   of a file or folder: its options, such as `resize` (`data.Reading`)
+        reading:   of a file or folder: its options, such as `resize`; of arrays for the network of
+                   a training folder: `prepared` (`data.Reading`)
 
         Raises InputError for a float network, unknown names and samples that do not fit.
         """

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from samebits import data, progress
-from samebits.data.load import Earlier, given_data
+from samebits.data.archive import WHOLE_KEYS
+from samebits.data.earlier import Earlier
+from samebits.data.load import given_data
 from samebits.data.options import PLAIN, DataOptions
+from samebits.data.table import features_of_frames, is_frame, values_of
 from samebits.errors import InputError
 from samebits.files import read_archive, read_array
 from samebits.ir import Graph
@@ -23,8 +26,8 @@ COLOUR_OF = {1: "grey", 3: "rgb"}  # by channels
 
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
-    "iterable of batches or samples, an .npz or .npy file, a folder of images or recordings, or "
-    "data for training (digits, a folder, a table, a samebits.data.Dataset)"
+    "iterable of batches or samples, a pandas.DataFrame, an .npz file, a folder of images or "
+    "recordings, or data for training (digits, a folder, a table, a samebits.data.Dataset)"
 )
 
 
@@ -35,6 +38,7 @@ def gather(
     options: DataOptions = PLAIN,
     rate: int | None = None,
     earlier: Earlier | None = None,
+    whole: bool = False,
 ) -> dict[str, Array]:
     """Samples of the inputs of a graph as whole arrays, by name: [n, ...] each.
 
@@ -44,20 +48,33 @@ def gather(
     options: of reading a file or folder
     rate:  samples per second that data for the network has, where it is one of recordings
     earlier: how the run of the network read its data
+    whole: of data for training all samples are taken, in the order of its source (`Dataset.whole`);
+           else those for training
 
-    An archive must hold arrays under the inputs' names (any name, if there is one of each). Of data
-    for training the training samples are taken, as the network sees them. Raises InputError for
-    anything else, with what was expected, for an iterable without items, and for options that do
-    not apply.
+    A file must hold arrays under the inputs' names (any name, if there is one of each). Data for
+    training, and frames of pandas, become what the network sees; arrays are that already, and where
+    `earlier` shows that they are not, they are refused unless `options.prepared`. Raises InputError
+    for anything else, with what was expected, for an iterable without items, and for options that
+    do not apply.
     """
     if isinstance(given, str | Path):
-        return _stored(given, graph, what, options, rate, earlier)
-    options.apart_from(what, "samples in memory", ())
+        return _stored(given, graph, what, options, rate, earlier, whole)
+    options.apart_from(what, "samples in memory", data.options_of(given))
     if isinstance(given, data.Dataset):
         if rate is not None:
             given.check_rate(rate)
-        given = given_data(given, earlier=earlier)
-        return _of_data(given.source, given.values(given.train_images), graph, what)
+        given = given_data(given, earlier=earlier, whole=whole)
+        chosen = given.test_images if whole else given.train_images
+        if not len(chosen):
+            raise _empty(what)
+        return _of_data(given.source, given.values(chosen), graph, what)
+    if is_frame(given):
+        return _of_data(what, _of_frame(given, what, options, earlier), graph, what)
+    return _checked(_of_arrays(given, graph, what), graph, what, options, earlier)
+
+
+def _of_arrays(given: Any, graph: Graph, what: str) -> dict[str, Array]:
+    """Arrays, tensors, and iterables of them, as whole arrays."""
     if isinstance(given, Mapping):
         return {_name(name, graph, what): _array(item, what) for name, item in given.items()}
     if _is_array(given):
@@ -83,6 +100,32 @@ def gather(
                     f"item, found {found} in item {index}"
                 )
     return {name: np.concatenate([part[name] for part in parts]) for name in first}
+
+
+def _checked(
+    arrays: dict[str, Array],
+    graph: Graph,
+    what: str,
+    options: DataOptions,
+    earlier: Earlier | None,
+) -> dict[str, Array]:
+    """Arrays as they are. Raises InputError for values that the network was not trained on."""
+    if earlier is not None and not options.prepared:
+        for name in graph.own_inputs:
+            if name in arrays:
+                earlier.check_array(arrays[name], what)
+    return arrays
+
+
+def _of_frame(given: Any, what: str, options: DataOptions, earlier: Earlier | None) -> Any:
+    """The values of the features of a frame of pandas, in the columns and scales of a run."""
+    if earlier is None or earlier.preparation is None:
+        raise InputError(
+            f"{what}: expected a network that knows the columns of its table, as a training folder "
+            "has it, for a pandas.DataFrame, found another; give that folder, or an array of what "
+            "the network takes"
+        )
+    return values_of(features_of_frames(what, [(what, given)], options, earlier))
 
 
 def _empty(what: str) -> InputError:
@@ -155,16 +198,19 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
     return tuple(torch.from_numpy(_array(part, what)[:1].copy()) for part in parts)
 
 
-def _archived(given: str | Path, options: DataOptions) -> dict[str, Array] | None:
-    """The arrays of an archive of inputs, or of a file of one array; None for what is data for
-    training."""
+def _archived(
+    given: str | Path, options: DataOptions, names: Collection[str] = WHOLE_KEYS
+) -> dict[str, Array] | None:
+    """The arrays of an archive of inputs; None for what is data for training: x and y are, unless
+    inputs have these `names`."""
     path = Path(given)
     if path.suffix not in (".npz", ".npy"):
         return None
-    arrays = read_archive(path) if path.suffix == ".npz" else {NAMELESS: read_array(path)}
-    if {"x_train", "y_train"} <= arrays.keys():
+    arrays = read_archive(path)
+    labelled = arrays.keys() == set(WHOLE_KEYS) and not arrays.keys() <= set(names)
+    if {"x_train", "y_train"} <= arrays.keys() or labelled:
         return None
-    options.apart_from(str(given), "an archive of inputs", ())
+    options.apart_from(str(given), "an archive of inputs", ("prepared",))
     return arrays
 
 
@@ -175,16 +221,17 @@ def _stored(
     options: DataOptions,
     rate: int | None,
     earlier: Earlier | None,
+    whole: bool,
 ) -> dict[str, Array]:
     """The arrays of an archive, or the samples of data."""
-    arrays = _archived(given, options)
+    arrays = _archived(given, options, graph.inputs)
     if arrays is not None:
-        if len(arrays) == 1 and (len(graph.own_inputs) == 1 or NAMELESS in arrays):
-            return {_only(graph, what): next(iter(arrays.values()))}
-        return arrays
+        if len(arrays) == len(graph.own_inputs) == 1:
+            arrays = {graph.own_inputs[0]: next(iter(arrays.values()))}
+        return _checked(arrays, graph, str(given), options, earlier)
     shape = graph.values[_only(graph, what)].shape[1:]
     found = data.load_samples(
-        str(given), input_shape=shape, options=options, rate=rate, earlier=earlier
+        str(given), input_shape=shape, options=options, rate=rate, earlier=earlier, whole=whole
     )
     return _of_data(str(given), found, graph, what, given)
 

@@ -11,6 +11,7 @@ from PIL import Image
 import samebits as sb
 from recordings import tone, write_wav
 from samebits.data import DataOptions, load
+from samebits.errors import InputError
 from tiny_models import float_file
 
 ROWS = 60
@@ -56,6 +57,84 @@ def test_a_table_as_samples(samebits, tmp_path, table):
         *("--out", tmp_path / "c"),
     )
     assert done.code == 0, done.err
+
+
+def test_a_table_for_its_run(samebits, tmp_path, caplog):
+    """Other orders of columns, without labels, as an array, and as a network in memory."""
+    pandas = pytest.importorskip("pandas", reason="tables are read by pandas")
+    caplog.set_level("INFO", "samebits")
+    rng = np.random.default_rng(1)
+    frame = pandas.DataFrame(rng.normal(40, 5, (90, 3)), columns=list("abc"))
+    frame["y"] = np.where(frame["a"] > frame["b"], "more", "less")
+    one, other, new = (tmp_path / f"{name}.csv" for name in ("one", "other", "new"))
+    frame.to_csv(one, index=False)
+    frame[["y", "c", "b", "a"]].to_csv(other, index=False)
+    frame[["b", "c", "a"]].to_csv(new, index=False)
+    sb.fit(one, "mlp", tmp_path / "run", epochs=4, batch=16, threads=1)
+    net = sb.load(tmp_path / "run")
+    scores = [
+        sb.evaluate(source, data) for source in (tmp_path / "run", net) for data in (one, other)
+    ]
+    assert len({(score.correct, score.total) for score in scores}) == 1
+    (wanted,) = net.run(one).values()
+    assert len(wanted) == 90
+    for given in (other, new, frame[["c", "a", "b"]]):
+        np.testing.assert_array_equal(*net.run(given).values(), wanted)
+    assert "not the data of the run" not in caplog.text
+
+    raw = frame[["a", "b", "c"]].to_numpy(np.float32)
+    np.savez(tmp_path / "raw.npz", x=raw)
+    floats = sb.load(
+        sb.fit(one, "mlp", tmp_path / "floats", numerics="float32", epochs=1, threads=1).folder
+    )
+    assert sb.quantize(floats, one).verify(new, ["torch"])
+
+    def quantized(given):
+        return sb.quantize(floats, given)
+
+    for use in (net.run, net.verify, net.trace, net.report, floats.run, quantized):
+        with pytest.raises(InputError, match="expected rows that are standardised as in training"):
+            use(raw)
+        other_scales = load(str(other), options=DataOptions.of("y"))
+        with pytest.raises(InputError, match="expected rows and targets in the scales of training"):
+            use(other_scales)
+    assert net.verify(raw, ["torch"], prepared=True)
+    how = ("verify", tmp_path / "run", "--backends", "torch", "--inputs")
+    done = samebits(*how, tmp_path / "raw.npz")
+    assert (done.code, "--prepared takes them as they are" in done.err) == (2, True)
+    done = samebits(*how, tmp_path / "raw.npz", "--prepared")
+    assert done.code == 0, done.err
+    assert "lie beyond" in done.err
+    done = samebits(*how, new, "--json")
+    assert json.loads(done.out)["samples"] == 90, done.err
+
+
+def test_data_that_need_not_be_that_of_the_run(samebits, tmp_path):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(60, 3)), np.arange(60) % 2
+    np.savez(tmp_path / "one.npz", x=x, y=y)
+    np.savez(tmp_path / "mixed.npz", x=x[::-1], y=y[::-1])
+    sb.fit(tmp_path / "one.npz", "mlp", tmp_path / "run", epochs=1, batch=16, threads=1)
+    told = "not the data of the run, by its hash: some of the rows that are counted may be among"
+    assert told not in samebits("eval", tmp_path / "run", "--data", tmp_path / "one.npz").err
+    assert told in samebits("eval", tmp_path / "run", "--data", tmp_path / "mixed.npz").err
+
+
+def test_a_file_of_a_network_knows_no_names_of_classes(samebits, tmp_path):
+    pandas = pytest.importorskip("pandas", reason="tables are read by pandas")
+    frame = pandas.DataFrame(np.random.default_rng(1).normal(size=(90, 3)), columns=list("abc"))
+    frame["y"] = [("less", "more", "same")[i % 3] for i in range(90)]
+    frame.to_csv(tmp_path / "three.csv", index=False)
+    frame[frame["y"] != "less"].to_csv(tmp_path / "two.csv", index=False)
+    sb.fit(tmp_path / "three.csv", "mlp", tmp_path / "run", epochs=1, batch=16, threads=1)
+    sb.load(tmp_path / "run").save(tmp_path / "net.onnx")
+    told = "2 classes, more, same, for 3 outputs, of which the first ones are taken for them"
+    for model, data, said in (
+        *(("net.onnx", "two.csv", True), ("net.onnx", "three.csv", False)),
+        ("run", "two.csv", False),
+    ):
+        done = samebits("eval", tmp_path / model, "--data", tmp_path / data)
+        assert (done.code, told in done.err) == (0, said), done.err
 
 
 @pytest.mark.parametrize(

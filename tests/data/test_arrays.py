@@ -8,7 +8,7 @@ import torch
 
 from samebits.data import from_arrays, load
 from samebits.data.columns import ColumnScale
-from samebits.data.load import Earlier
+from samebits.data.earlier import Earlier
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
 

@@ -99,7 +99,7 @@ def test_arguments_give_the_same_options():
 
 def test_options_of_samples_are_options_of_data():
     assert set(Reading.__annotations__) == set(vars(PLAIN)) - {"task"}
-    assert set(LabelledReading.__annotations__) == set(vars(PLAIN))
+    assert set(LabelledReading.__annotations__) == set(vars(PLAIN)) - {"prepared"}
 
 
 def test_options_among_others():

@@ -78,5 +78,6 @@ def test_mixed_images_need_options_that_are_named(tmp_path):
     assert data.record() == {
         "class_names": ["a", "b"],
         "reading": {"resize": [4, 4], "colour": "rgb"},
+        "pixels": True,
         "pillow": PIL.__version__,
     }

@@ -6,9 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from samebits.data import load
+from samebits.data import load, load_samples
+from samebits.data.earlier import Earlier
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
 
@@ -40,6 +42,12 @@ def test_tables(tmp_path, datasets):
     data = load(str(tmp_path / "one"))
     assert (data.task, data.class_names, data.input_shape) == ("classification", ("x", "y"), (1,))
     assert "--resize does not apply to a table" in message(tmp_path / "one", resize=4)
+    earlier = Earlier(data.options, data.preparation)
+    wanted = data.whole().test_images * 2.0**-12
+    for names in (("kind", "a"), ("a",)):
+        source = tmp_path / "-".join(names)
+        datasets.Dataset.from_dict({name: columns[name] for name in names}).save_to_disk(source)
+        assert torch.equal(load_samples(str(source), earlier=earlier, whole=True), wanted)
     parts = {"train": datasets.Dataset.from_dict(columns)}
     parts["test"] = parts["train"].select(range(10))
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "two")

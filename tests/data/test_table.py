@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
 from samebits import progress
-from samebits.data import load, table
+from samebits.data import load, load_samples, table
 from samebits.data.columns import ColumnScale
-from samebits.data.load import Earlier
+from samebits.data.earlier import Earlier
 from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.spec import tables as spec
 
 pandas = pytest.importorskip("pandas", reason="tables are read by pandas")
 
@@ -82,6 +84,80 @@ def test_the_split_follows_the_rows(tmp_path):
     assert sorted(data.test_images.tolist()) == sorted(mixed.test_images.tolist())
     assert 0.1 < len(data.test_labels) / 200 < 0.3
     assert data.preparation == mixed.preparation  # whatever the order of the sums
+
+
+def test_the_split_is_that_of_the_cells_whatever_holds_them(tmp_path):
+    """Another order of columns and of the label, integers as numbers or words, and binary32."""
+    frame = rows(200).assign(length=rows(200)["length"].astype("float32"))
+    first = load(written(tmp_path, frame))
+    earlier = Earlier(first.options, first.preparation)
+    others = {
+        "reversed": frame[frame.columns[::-1]],
+        "label-first": frame[["kind", "price", "colour", "length", "count"]],
+        "reals": frame.assign(count=frame["count"].astype("float64")),
+        "spaces": frame.rename(columns={"kind": " kind "}),
+    }
+    for name, other in others.items():
+        for ending in ("csv", "parquet"):
+            if ending == "parquet":
+                pytest.importorskip("pyarrow", reason="Parquet files are read by pyarrow")
+            found = load(written(tmp_path, other, f"{name}.{ending}"), earlier=earlier)
+            near = (found.test_images.int() - first.test_images.int()).abs().max()
+            assert near <= 1, name  # binary32 and the decimals of it differ by less than a code
+            assert torch.equal(found.test_labels, first.test_labels)
+    assert 20 < len(first.test_labels) < 60
+
+
+def test_the_split_is_that_of_the_specification():
+    frame = rows(300).assign(tiny=[(-1) ** i * 3.0**-i for i in range(300)])
+    columns = {name: table._column(frame[name], name) for name in frame}
+    found = table._test_rows(columns)
+    for index, row in enumerate(frame.to_dict("records")):
+        cells = {k: v if isinstance(v, str) else Fraction(float(v)) for k, v in row.items()}
+        assert spec.for_testing(cells) == found[index]
+    words = columns | {"count": [str(int(v)) for v in columns["count"]]}
+    np.testing.assert_array_equal(table._test_rows(words), found)
+    # these rows since the cells are sorted by column
+    assert np.flatnonzero(found)[:8].tolist() == [7, 9, 11, 20, 23, 24, 25, 30]
+
+
+def test_all_rows_of_a_runs_columns(tmp_path):
+    """In the file's order, with labels that training never saw, or without labels."""
+    frame = rows(50)
+    data = load(written(tmp_path, frame))
+    earlier = Earlier(data.options, data.preparation)
+    wanted = data.whole().test_images * 2.0**-12
+    for name, other in {
+        "same": frame,
+        "unlabelled": frame.drop(columns="kind"),
+        "new": frame.assign(kind="z")[frame.columns[::-1]],
+        "missing": frame.assign(kind=None),
+    }.items():
+        source = written(tmp_path, other, f"{name}.csv")
+        assert torch.equal(load_samples(source, earlier=earlier, whole=True), wanted), name
+    (tmp_path / "two").mkdir()
+    written(tmp_path / "two", frame[:30].drop(columns="kind"), "train.csv")
+    written(tmp_path / "two", frame[30:], "test.csv")
+    source = str(tmp_path / "two")
+    assert torch.equal(load_samples(source, earlier=earlier, whole=True), wanted)
+    with pytest.raises(InputError, match=r"--target: expected one of its columns, .*found 'other'"):
+        load_samples(source, earlier=earlier, whole=True, options=DataOptions.of("other"))
+    with pytest.raises(InputError, match="found 'Length' and no 'length'; give each the name"):
+        load_samples(
+            written(tmp_path, frame.rename(columns={"length": "Length"}), "case.csv"),
+            earlier=earlier,
+            whole=True,
+        )
+
+
+def test_whole_tables_keep_the_order_of_their_rows(tmp_path):
+    frame = rows(50)
+    data = load(written(tmp_path, frame))
+    whole = data.whole()
+    assert len(whole.train_images) == 0
+    words = [("a", "b")[label] for label in whole.test_labels.tolist()]
+    assert words == frame["kind"].tolist()
+    assert whole.whole() is whole
 
 
 @pytest.mark.parametrize(

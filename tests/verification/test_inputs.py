@@ -56,6 +56,17 @@ def check(numbers: np.ndarray, v: Value) -> None:
     assert_same(found, expected, [(float(x), str(v.quantization)) for x in numbers])
 
 
+def test_numbers_beyond_the_codes_are_noted(caplog):
+    caplog.set_level("INFO", "samebits")
+    graph = Graph("g", ("x",), (), (), {}, {"x": value("int8", 0.25)})
+    inside = np.full(100, 31.0, np.float32)
+    codes_of({"x": np.append(inside, 900)}, graph, "s")
+    codes_of({"x": np.full(100, 32.0, np.float32)}, graph, "s")  # a code beyond
+    assert not caplog.text
+    codes_of({"x": np.append(inside, [900, -900, 33])}, graph, "s")
+    assert "s: 3% of the numbers for the input 'x' lie beyond -32 to 31.75, all that" in caplog.text
+
+
 # --- quantize -------------------------------------------------------------------------------
 
 

@@ -237,7 +237,15 @@ Mean = Annotated[
     ),
 ]
 Std = Annotated[str | None, typer.Option(metavar="NUMBERS", help="See --mean [default: 0.5].")]
-SAMPLE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
+Prepared = Annotated[
+    bool,
+    typer.Option(
+        "--prepared",
+        help="Arrays of an archive are what the network was trained on, standardised and so on: "
+        "take them as they are.",
+    ),
+]
+FILE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
     "target": (Target, None),
     "resize": (Resize, None),
     "resample": (Resample, False),
@@ -245,7 +253,8 @@ SAMPLE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
     "mean": (Mean, None),
     "std": (Std, None),
 }
-LABELLED_READING = SAMPLE_READING | {"task": (Task, None)}
+SAMPLE_READING = FILE_READING | {"prepared": (Prepared, False)}
+LABELLED_READING = FILE_READING | {"task": (Task, None)}
 Command = Callable[..., None]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from samebits.data.dataset import Dataset, shape_text, test_places
+from samebits.data.dataset import Dataset, places_of, shape_text, test_places
 from samebits.data.labels import encode, task_of
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation, check_numbers, features_of
@@ -54,8 +54,10 @@ def from_arrays(
     task = task_of(labels[0], options.task, where[0][1])
     for y, (_, name) in zip(labels, where, strict=True):
         task_of(y, task, name)
+    places = None
     if len(samples) == 1:
         test = test_places(len(labels[0]))
+        places = places_of(test)
         (x,), (y,) = samples, labels
         samples, labels, where = (x[~test], x[test]), (y[~test], y[test]), list(where) * 2
     made = encode(
@@ -79,6 +81,7 @@ def from_arrays(
         task=task,
         preparation=preparation,
         options=options,
+        places=places,
     )
 
 

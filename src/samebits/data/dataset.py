@@ -30,7 +30,10 @@ LABELS = {  # of a task: axes and dtype
     "segmentation": (3, torch.uint8),
 }
 
-SCALED = "in the scales of its own training rows, since a network's file holds none of a run"
+SCALED = (
+    "in the scales of its own training rows and the order of its own columns, since a network's "
+    "file holds none of a run"
+)
 MOST_NAMED = 1000  # classes whose names a run records
 PEAK = 255  # of the codes of images in files
 
@@ -89,6 +92,8 @@ class Dataset:
     preparation: of a table's columns, to be recorded
     options:     how the data was read, to be recorded
     only_test:   new data for a run that is trained: the training split is empty
+    places:      int64 [N] of all samples, those for training first: where each stood in the source;
+                 None where they stood in this order
     """
 
     train_images: torch.Tensor
@@ -103,6 +108,7 @@ class Dataset:
     preparation: Preparation | None = None
     options: DataOptions = PLAIN
     only_test: bool = False
+    places: torch.Tensor | None = field(default=None, repr=False, compare=False)
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -297,7 +303,7 @@ class Dataset:
 
     def record(self) -> dict[str, Any]:
         """The facts that a run keeps beside shape and classes, to read other data alike; none of
-        images, recordings and texts of numbered classes that were read without options."""
+        recordings and texts of numbered classes that were read without options."""
         record: dict[str, Any] = {}
         if self.task != "classification" or self.rows:
             record |= {"task": self.task, "rows": self.rows}
@@ -307,6 +313,8 @@ class Dataset:
             record["reading"] = self.options.chosen()
         if self.named:
             record["class_names"] = list(self.class_names)
+        if self.pixels:
+            record["pixels"] = True
         if self.options.resize or self.options.colour:
             record["pillow"] = PIL.__version__  # whose arithmetic resizes and mixes colours
         return record
@@ -328,13 +336,22 @@ class Dataset:
         return digest.hexdigest()
 
     def whole(self) -> Dataset:
-        """The same with all samples, those for training first, as test samples."""
+        """The same with all samples as test samples, in the order of the source."""
         if self.only_test:
             return self
+        images = torch.cat([self.train_images, self.test_images])
+        labels = torch.cat([self.train_labels, self.test_labels])
+        if self.places is not None:
+            order = torch.argsort(self.places)
+            images, labels = images[order], labels[order]
         return replace(
             self,
-            test_images=torch.cat([self.train_images, self.test_images]),
-            test_labels=torch.cat([self.train_labels, self.test_labels]),
+            train_images=images[:0],
+            train_labels=labels[:0],
+            test_images=images,
+            test_labels=labels,
+            only_test=True,
+            places=None,
         )
 
     def limited(self, per_class: int) -> Dataset:
@@ -350,8 +367,14 @@ class Dataset:
         keep = torch.zeros(len(self.train_labels), dtype=torch.bool)
         for label in range(self.classes):
             keep[torch.nonzero(self.train_labels == label)[:per_class, 0]] = True
+        places = self.places
+        if places is not None:
+            places = torch.cat([places[: len(keep)][keep], places[len(keep) :]])
         return replace(
-            self, train_images=self.train_images[keep], train_labels=self.train_labels[keep]
+            self,
+            train_images=self.train_images[keep],
+            train_labels=self.train_labels[keep],
+            places=places,
         )
 
 
@@ -373,6 +396,11 @@ def test_places(count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.arange(count) % 5 == 4
 
 
+def places_of(test: np.ndarray[Any, Any]) -> torch.Tensor:
+    """`Dataset.places` of samples of which `test` [N] says which are for testing."""
+    return torch.from_numpy(np.argsort(test, kind="stable"))
+
+
 def unsplit(
     images: torch.Tensor,
     labels: torch.Tensor,
@@ -383,7 +411,14 @@ def unsplit(
     """Samples that come without a split: every fifth one is for testing."""
     test = torch.from_numpy(test_places(len(labels)))
     return Dataset(
-        images[~test], labels[~test], images[test], labels[test], class_names, source, peak
+        images[~test],
+        labels[~test],
+        images[test],
+        labels[test],
+        class_names,
+        source,
+        peak,
+        places=places_of(test.numpy()),
     )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +42,13 @@ def load_folder(
     Grey images keep one channel, all others become RGB (transparency is dropped). `limit` keeps
     the first training files of every class in sorted name order. `steps`: the frames of
     every recording [default: what the training recordings suggest]. `options` resize images and
-    choose their colours, or resample recordings. With `whole` all files are for testing.
+    choose their colours, or resample recordings. With `whole` all files are for testing: class by
+    class, in order of their names, those of train/ first.
     """
-    classes, train, test = _samples(root, limit, whole)
+    classes, train, test, places = _samples(root, limit, whole)
     if whole:
-        train, test = [], [*train, *test]
+        both, order = [*train, *test], np.argsort(places, kind="stable")
+        train, test = [], [both[place] for place in order]
     if not test or not (train or whole):
         missing = "test" if train else "training"
         raise InputError(
@@ -69,6 +72,7 @@ def load_folder(
         rate=rate,
         options=options,
         only_test=whole,
+        places=None if whole else torch.from_numpy(places),
     )
 
 
@@ -114,8 +118,9 @@ def is_test_name(name: str) -> bool:
 
 def _samples(
     root: Path, limit: int | None, whole: bool
-) -> tuple[tuple[str, ...], list[Sample], list[Sample]]:
-    """Class names, training samples and test samples, in class then file-name order.
+) -> tuple[tuple[str, ...], list[Sample], list[Sample], np.ndarray[Any, Any]]:
+    """Class names, training samples and test samples, in class then file-name order, and the places
+    of them all: where there is no train/ and test/, in that order together.
 
     whole: one of train/ and test/ is enough
     """
@@ -147,11 +152,14 @@ def _samples(
         train = {name: _files(split["train"] / name) for name in classes}
         test = {name: _files(split["test"] / name) for name in classes}
     _check_one_kind([p for name in classes for p in (*train[name], *test[name])])
-    return (
-        classes,
-        [(p, label) for label, name in enumerate(classes) for p in train[name][:limit]],
-        [(p, label) for label, name in enumerate(classes) for p in test[name]],
-    )
+    chosen = [(p, label) for label, name in enumerate(classes) for p in train[name][:limit]]
+    tests = [(p, label) for label, name in enumerate(classes) for p in test[name]]
+    both = [*chosen, *tests]
+    places = np.arange(len(both))
+    if not split:
+        sorted_places = sorted(places, key=lambda i: (both[i][1], both[i][0].name))
+        places[sorted_places] = np.arange(len(both))
+    return classes, chosen, tests, places
 
 
 def visible(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from samebits.data import arrays, folder, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
 from samebits.data.dataset import SCALED, Dataset, check_rate
 from samebits.data.digits import NAME, load_digits
+from samebits.data.earlier import NONE, Earlier
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.data.text import load_text, load_tokens
@@ -31,17 +32,6 @@ VALUES = (
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """How a run read its data: applied to other data, as far as it applies."""
-
-    options: DataOptions = PLAIN
-    preparation: Preparation | None = None
-
-
-NONE = Earlier()
-
-
-@dataclass(frozen=True)
 class _Kind:
     """A kind of source: its name, the options that apply to it, and its reader."""
 
@@ -49,6 +39,7 @@ class _Kind:
     takes: tuple[str, ...]
     read: Callable[[DataOptions, Preparation | None], Dataset]
     limits: bool = False  # whether the reader keeps to a limit itself
+    features: Callable[[DataOptions, Earlier], torch.Tensor] | None = None  # of a table, unlabelled
 
 
 def load(
@@ -107,6 +98,7 @@ def given_data(
         return found
     options.apart_from(given.source, "a Dataset", ())
     if earlier is not None:
+        earlier.check_dataset(given.preparation, given.source)
         given = given.with_values_of(earlier.options)
     return given.whole() if whole else given
 
@@ -129,11 +121,17 @@ def load_samples(
     options: DataOptions = PLAIN,
     rate: int | None = None,
     earlier: Earlier | None = None,
+    whole: bool = False,
 ) -> torch.Tensor:
     """Samples [N, ...] without labels, as a network sees them: the training samples of what `load`
-    takes, or all images or recordings of a flat folder. rate: samples per second that a network of
-    recordings takes; earlier: how the run of a network read its data. Raises InputError as `load`,
-    and for data of another rate."""
+    takes, or all images or recordings of a flat folder.
+
+    rate:    samples per second that a network of recordings takes
+    earlier: how the run of a network read its data
+    whole:   all samples, in the order of the source; a table of a run's columns needs no labels
+
+    Raises InputError as `load`, and for data of another rate.
+    """
     path, read = Path(source), earlier or NONE
     if path.is_dir() and not table.table_files(path) and folder.is_flat(path):
         takes = options_of(source)
@@ -145,7 +143,11 @@ def load_samples(
             check_rate(source, found_rate, rate)
         _say_values(source, values.ndim == 4, options, earlier)
         return values
-    found = load(source, input_shape=input_shape, options=options, earlier=read)
+    kind = _kind(source, None, input_shape)
+    if whole and kind.features is not None and read.preparation is not None:
+        options.apart_from(source, kind.what, kind.takes)
+        return table.values_of(kind.features(options, read))
+    found = load(source, input_shape=input_shape, options=options, earlier=read, whole=whole)
     if rate is not None:
         found.check_rate(rate)
     if found.rows and read.preparation is None:
@@ -153,6 +155,13 @@ def load_samples(
         left = f"all columns but {labels}, its labels (--target names others), " if labels else ""
         progress.note(f"{source}: {left}{SCALED}")
     _say_values(source, found.pixels, found.options, earlier)
+    if whole:
+        return found.values(found.test_images)
+    total = len(found.train_images) + len(found.test_images)
+    progress.note(
+        f"{source}: the {len(found.train_images):,} of its {total:,} {found.noun}s that are for "
+        "training are taken"
+    )
     return found.values(found.train_images)
 
 
@@ -165,9 +174,13 @@ def _say_values(source: str, pixels: bool, options: DataOptions, earlier: Earlie
 
 
 def options_of(source: object) -> tuple[str, ...]:
-    """The options of reading a source, none of what is no file or folder. Raises InputError as
-    `load`."""
-    return _kind(str(source), None, None).takes if isinstance(source, str | Path) else ()
+    """The options of reading a source as samples. Raises InputError as `load`."""
+    if source is None or isinstance(source, Dataset):
+        return ()
+    if not isinstance(source, str | Path):
+        return ("target", "prepared") if table.is_frame(source) else ("prepared",)
+    takes = _kind(str(source), None, None).takes
+    return (*takes, "prepared") if Path(source).suffix == ".npz" else takes
 
 
 def _kind(
@@ -216,6 +229,7 @@ def _folder(path: Path, limit: int | None, shape: tuple[int, ...] | None, whole:
             "a data set saved by Hugging Face",
             stored.TAKES,
             lambda options, prepared: stored.load_stored(path, options, prepared, whole),
+            features=lambda options, earlier: stored.load_features(path, options, earlier),
         )
     if table.table_files(path):
         return _table(path, whole)
@@ -243,4 +257,5 @@ def _table(path: Path, whole: bool) -> _Kind:
         "a table",
         table.TAKES,
         lambda options, prepared: table.load_table(path, options, prepared, whole),
+        features=lambda options, earlier: table.load_features(path, options, earlier),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from samebits.data.dataset import Dataset
+from samebits.data.dataset import Dataset, places_of
 from samebits.data.decode import in_threads
 from samebits.data.folder import TAKES as IMAGE_TAKES
 from samebits.data.folder import is_test_name, visible
@@ -39,12 +39,17 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
         raise InputError(
             f"{root}: --task {options.task}: expected {TASK} of images and masks; leave it out"
         )
+    places = None
     if (root / "train").is_dir():
         train, test = (_pairs(root / split) for split in ("train", "test"))
     else:
         pairs = _pairs(root)
-        train = [pair for pair in pairs if not is_test_name(pair[0].name)]
-        test = [pair for pair in pairs if is_test_name(pair[0].name)]
+        chosen = np.array([is_test_name(image.name) for image, _ in pairs], bool)
+        places = places_of(chosen)
+        train, test = (
+            [pair for pair, found in zip(pairs, chosen, strict=True) if found == split]
+            for split in (False, True)
+        )
     if not train or not test:
         missing = "test" if train else "training"
         raise InputError(
@@ -80,6 +85,7 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
         str(root),
         task=TASK,
         options=options,
+        places=places,
     )
 
 

@@ -17,8 +17,8 @@ LARGEST_SIDE = 4096  # pixels of a resized image
 MOST_CHANNELS, LARGEST_MEAN, SMALLEST_STD = 4, 1e6, 1e-6
 
 
-class Reading(TypedDict, total=False):
-    """How samples in a file or folder are read: options of all functions that take samples.
+class FileReading(TypedDict, total=False):
+    """How a file or folder is read.
 
     target:    columns of a table that are its labels and no inputs, by default the last one: a text
                with commas, or names
@@ -38,12 +38,19 @@ class Reading(TypedDict, total=False):
     std: float | str | Sequence[float] | None
 
 
-class PartReading(Part, Reading, total=False):
-    """The options of a function that takes a network, as a `Part` of it, and samples."""
+class Reading(FileReading, total=False):
+    """How samples are read: options of all functions that take samples. Files and folders as above,
+    and
+
+    prepared: arrays hold what the network was trained on, such as rows that are standardised as its
+              run standardised its own: they are taken as they are, without a look at their values
+    """
+
+    prepared: bool
 
 
-class LabelledReading(Reading, total=False):
-    """How data with labels is read: as samples are, and
+class LabelledReading(FileReading, total=False):
+    """How data with labels is read: files and folders as above, and
 
     task: classification, regression, multilabel or segmentation, by default what the labels say
     """
@@ -61,6 +68,7 @@ class DataOptions:
     resample: recordings of any rate are brought to 16 kHz
     colour:   grey or rgb, for all images
     mean, std: of the values of pixels (`pixel_values`): a number each, or one for each channel
+    prepared: arrays are taken as they are
     """
 
     target: tuple[str, ...] = ()
@@ -70,6 +78,7 @@ class DataOptions:
     colour: str | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    prepared: bool = False
 
     @staticmethod
     def of(
@@ -80,6 +89,7 @@ class DataOptions:
         colour: str | None = None,
         mean: float | str | Sequence[float] | None = None,
         std: float | str | Sequence[float] | None = None,
+        prepared: bool = False,
     ) -> DataOptions:
         """Options as a user gives them: `target` a text with commas or names (spaces around one
         do not count), `resize` a number N, a text HxW or a pair, `mean` and `std` a number, a text
@@ -96,8 +106,9 @@ class DataOptions:
         for option, found, known in (("--task", task, TASKS), ("--colour", colour, COLOURS)):
             if found is not None and found not in known:
                 raise InputError(f"{option}: expected one of {', '.join(known)}, found {found!r}")
-        if not isinstance(resample, bool):
-            raise InputError(f"--resample: expected true or false, found {resample!r:.80}")
+        for option, flag in (("--resample", resample), ("--prepared", prepared)):
+            if not isinstance(flag, bool):
+                raise InputError(f"{option}: expected true or false, found {flag!r:.80}")
         scales = _numbers("mean", mean), _numbers("std", std)
         if len(scales[0]) != len(scales[1]):
             raise InputError(
@@ -109,7 +120,7 @@ class DataOptions:
                 f"--std: expected numbers of at least {SMALLEST_STD}, found "
                 f"{', '.join(map(str, scales[1]))}"
             )
-        return DataOptions(names, task, _size(resize), resample, colour, *scales)
+        return DataOptions(names, task, _size(resize), resample, colour, *scales, prepared)
 
     def chosen(self) -> dict[str, Any]:
         """The choices that were made, as JSON data."""

@@ -87,6 +87,12 @@ class Preparation:
         """Codes int16 [n, width] of columns by name. Raises InputError where one of the features
         is missing, is of another kind, or has a word that is none of its categories."""
         extra = [name for name in columns if name not in {f.name for f in self.features}]
+        missing = [f.name for f in self.features if f.name not in columns]
+        if extra and missing:
+            raise InputError(
+                f"{source}: expected the columns of training, found {extra[0]!r:.60} and no "
+                f"{missing[0]!r:.60}; give each the name that it had in training"
+            )
         if extra:
             raise InputError(
                 f"{source}: expected the columns of training, found {extra[0]!r} besides; remove "

@@ -10,21 +10,24 @@ import hashlib
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from samebits import progress
-from samebits.data.dataset import Dataset
+from samebits.data.dataset import Dataset, places_of
 from samebits.data.decode import decoding
+from samebits.data.earlier import Earlier
 from samebits.data.labels import MOST_OUTPUTS, Labels, encode
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Column, Preparation, check_numbers, features_of
 from samebits.errors import InputError
+from samebits.spec.tables import FEATURE_BITS
 
 if TYPE_CHECKING:
     import pandas
@@ -37,6 +40,7 @@ LONGEST_HEADER = 1 << 20  # bytes
 MANY_CLASSES = 100  # integers of more different values are rather numbers
 TASKS = ("classification", "regression", "multilabel")
 COMMAS = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")  # a number, maybe with commas
+SHORT = 24  # significant bits of the numbers that the split hashes
 ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_csv(index=False)"
 
 
@@ -58,6 +62,51 @@ def load_table(
     return dataset_of(
         str(path), [(str(file), _read(file)) for file in files], options, prepared, whole
     )
+
+
+def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.Tensor:
+    """Codes int16 [n, width] of all rows, in order, as the run of a network prepared its own: of
+    the files that `load_table` takes, with or without labels. As `features_of_frames`."""
+    files = table_files(path) or (path,)
+    frames = [(str(file), _read(file)) for file in files]
+    return features_of_frames(str(path), frames, options, earlier)
+
+
+def is_frame(given: object) -> bool:
+    """Whether something is a frame of pandas."""
+    return hasattr(given, "iloc") and hasattr(given, "columns")
+
+
+def features_of_frames(
+    source: str,
+    frames: Sequence[tuple[str, pandas.DataFrame]],
+    options: DataOptions,
+    earlier: Earlier,
+) -> torch.Tensor:
+    """Codes int16 [n, width] of the features that a run has recorded, of all rows of frames, each
+    with its name for messages. Labels, those of the run or of `options`, are passed over unread.
+
+    Raises InputError for columns that are not those of the run, and for cells without a value.
+    """
+    assert earlier.preparation is not None
+    parts = []
+    for name, frame in frames:
+        columns = {str(key): series for key, series in frame.items()}
+        labels = _targets(source, columns, options.target) if options.target else ()
+        recorded = () if labels else earlier.options.target
+        used = {feature.name for feature in earlier.preparation.features}
+        read = {
+            key: _column(series, f"{name}: row ROW, column {key!r}")
+            for key, series in columns.items()
+            if key not in labels and (key in used or key.strip() not in recorded)
+        }
+        parts.append(earlier.preparation.codes(read, name))
+    return torch.cat(parts)
+
+
+def values_of(codes: torch.Tensor) -> torch.Tensor:
+    """float32 values of codes of features."""
+    return codes.float() * 2.0**-FEATURE_BITS
 
 
 def dataset_of(
@@ -115,15 +164,7 @@ def _dataset(
     whole: bool,
 ) -> Dataset:
     """The data set of the columns of all rows. integers: names of those that hold them."""
-    spaced = {name.strip(): name for name in table}
-    targets = options.target or (list(table)[-1],)
-    for name in targets:
-        if name not in table and name not in spaced:
-            raise InputError(
-                f"{source}: --target: expected one of its columns, {', '.join(table):.300}, found "
-                f"{name!r}"
-            )
-    targets = tuple(name if name in table else spaced[name] for name in targets)
+    targets = _targets(source, table, options.target or (list(table)[-1],))
     columns = {name: column for name, column in table.items() if name not in targets}
     known = whole and prepared is not None
     if not columns:
@@ -156,7 +197,20 @@ def _dataset(
         preparation=prepared,
         options=replace(options, target=targets, task=task),
         only_test=known,
+        places=None if known else places_of(test),
     )
+
+
+def _targets(source: str, table: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that are labels, by their names; spaces around one do not count."""
+    names_of = {name.strip(): name for name in table} | {name: name for name in table}
+    for name in names:
+        if name not in names_of:
+            raise InputError(
+                f"{source}: --target: expected one of its columns, {', '.join(table):.300}, found "
+                f"{name!r}"
+            )
+    return tuple(names_of[name] for name in names)
 
 
 def _task(
@@ -253,12 +307,11 @@ def _numbers(
 
 
 def _test_rows(table: Mapping[str, Column]) -> np.ndarray[Any, Any]:
-    """Which rows are for testing: the SHA-256 of a row's cells, numbers in hexadecimal, begins with
-    8 hexadecimal digits that make a multiple of five. Rows that are alike fall on one side."""
-    cells = [
-        map(float.hex, map(float, column)) if isinstance(column, np.ndarray) else column
-        for column in table.values()
-    ]
+    """Which rows are for testing: the SHA-256 of a row's cells, sorted by their columns' names,
+    begins with 8 hexadecimal digits that make a multiple of five (docs/spec/tables.md 1). Rows that
+    are alike fall on one side, in whatever order and type a file holds them."""
+    names = sorted(table, key=lambda name: (name.strip(), name))
+    cells = [_texts(table[name]) for name in names]
     return np.array(
         [
             int(hashlib.sha256("\x1f".join(row).encode()).hexdigest()[:8], 16) % 5 == 0
@@ -266,6 +319,21 @@ def _test_rows(table: Mapping[str, Column]) -> np.ndarray[Any, Any]:
         ],
         bool,
     )
+
+
+def _texts(column: Column) -> list[str]:
+    """Cells as the hash takes them: numbers, also those that are written as words, rounded to
+    binary32's 24 bits, in hexadecimal; other words as they are."""
+    if isinstance(column, np.ndarray):
+        return _hexadecimal(column)
+    hashed = {word: _hexadecimal([float(word)])[0] for word in set(column) if _is_number(word)}
+    return [hashed.get(word, word) for word in column]
+
+
+def _hexadecimal(numbers: npt.ArrayLike) -> list[str]:
+    significands, exponents = np.frexp(np.asarray(numbers, np.float64))
+    rounded = np.ldexp(np.rint(significands * 2.0**SHORT), exponents - SHORT)
+    return [number.hex() for number in (rounded + 0.0).tolist()]
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
-"""docs/spec/tables.md in exact fractions: how columns of a table become codes.
+"""docs/spec/tables.md in exact fractions: how columns become codes, and which rows are for testing.
 
 Slow and obvious; `data.columns` is tested against it for equality.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from samebits.spec.formats import round_real
@@ -16,6 +17,28 @@ TARGET_BITS, TARGET_MAX = 20, 2**31 - 1  # of a target of regression: code * 2**
 LARGEST = Fraction(2**500)  # magnitude of a number in a table
 SMALLEST_SPREAD = Fraction(1, 2**500)
 ROOT_BITS = 128  # of an integer root, before its one rounding
+SHORT = 24  # significant bits of the numbers that decide a row's part
+
+
+def for_testing(cells: Mapping[str, Fraction | str]) -> bool:
+    """Whether a row, its cells by the names of their columns, is for testing. Section 1."""
+    names = sorted(cells, key=lambda name: (name.strip(), name))
+    digest = hashlib.sha256("\x1f".join(_text(cells[name]) for name in names).encode())
+    return int(digest.hexdigest()[:8], 16) % 5 == 0
+
+
+def _text(cell: Fraction | str) -> str:
+    """A word as it is; a number, rounded to 24 significant bits, in hexadecimal."""
+    if isinstance(cell, str):
+        return cell
+    size = abs(cell)
+    exponent = 0
+    while size >= 2:
+        size, exponent = size / 2, exponent + 1
+    while 0 < size < 1:
+        size, exponent = size * 2, exponent - 1
+    significand = Fraction(round_real(size * (1 << SHORT - 1)), 1 << SHORT - 1)
+    return float(significand * Fraction(2) ** exponent * (-1 if cell < 0 else 1)).hex()
 
 
 def centre(values: Sequence[Fraction]) -> float:

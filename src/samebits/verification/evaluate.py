@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -67,6 +69,7 @@ def evaluate_trained(
     found = measured(classifier, given)
     if not whole:
         _say_part(data, given)
+        _say_other(checkpoint.config, given)
     return _score(*names, found, sha256, checkpoint.step)
 
 
@@ -82,7 +85,7 @@ def evaluate_model(
     """
     graph = model.graph
     if graph is None:
-        given = given_data(data, options=options, whole=whole)
+        given = given_data(data, options=options, earlier=model.earlier, whole=whole)
         outputs = Concordant("torch").run(model, firmware_images(model, given))
         program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
@@ -90,7 +93,9 @@ def evaluate_model(
         shapes = [graph.values[key].shape[1:] for key in graph.inputs]
         fixed = bool(shapes) and not graph.states  # a step graph takes sequences of any length
         shape = shapes[0] if fixed else None
-        given = given_data(data, input_shape=shape, options=options, whole=whole)
+        given = given_data(
+            data, input_shape=shape, options=options, earlier=model.earlier, whole=whole
+        )
         if model.rate is not None:
             given.check_rate(model.rate)
         if not is_quantized(graph):
@@ -101,9 +106,11 @@ def evaluate_model(
             arithmetic = "integer"
         else:
             outputs, arithmetic = PyTorch().run(model, image_codes(model, given)), "integer"
-    if given.preparation is not None and not isinstance(data, Dataset):
+    scaled = given.preparation is not None and not isinstance(data, Dataset)
+    if scaled and (model.earlier is None or model.earlier.preparation is None):
         progress.note(f"{given.source}: {SCALED}")
     if given.task == "classification":
+        _say_classes(outputs[0], given)
         found = Metrics(correct(outputs, given), given.test_labels.numel(), {})
     else:
         found = _measured(model, outputs[0], given, arithmetic == "integer")
@@ -131,6 +138,28 @@ def _score(
 ) -> Score:
     figures = dict(found.figures) or None
     return Score(source, data, arithmetic, found.correct, found.total, sha256, step, figures)
+
+
+def _say_other(config: Mapping[str, Any], given: Dataset) -> None:
+    """Note that data is not that of the run: which samples are for testing is then said by the data
+    itself, and its split need not be the one by which the run was trained."""
+    if config.get("limit") is None and config.get("data_sha256") != given.sha256():
+        progress.note(
+            f"{given.source}: not the data of the run, by its hash: some of the {given.noun}s that "
+            "are counted may be among those that the run was trained on; of new data --whole "
+            "counts all"
+        )
+
+
+def _say_classes(outputs: Array, given: Dataset) -> None:
+    """Note which logits stand for classes that have names, where there are more of them."""
+    numbered = given.class_names == tuple(map(str, range(given.classes)))
+    if given.classes < outputs.shape[-1] and not numbered and not given.language:
+        progress.note(
+            f"{given.source}: {given.classes} classes, {', '.join(given.class_names)!s:.60}, for "
+            f"{outputs.shape[-1]} outputs, of which the first ones are taken for them in this "
+            "order; give data with all classes, or the training folder, which knows their names"
+        )
 
 
 def _say_part(data: str | Path | Dataset, given: Dataset) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits import progress
 from samebits.data.options import Reading, options_given
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Quantization, Trait, Value, has
@@ -22,6 +23,7 @@ from samebits.spec.formats import round_binary32
 
 Array = np.ndarray[Any, Any]
 EXACT_BITS = 53
+FEW = 0.01  # part of the numbers, beyond the codes, that no note mentions
 NONE: Reading = {}
 
 
@@ -170,10 +172,10 @@ def read_once(given: Any, graph: Graph, model: Model, reading: Reading = NONE) -
 def given_arrays(
     given: Any, graph: Graph, model: Model, reading: Reading = NONE
 ) -> dict[str, Array]:
-    """Arrays by name, for a graph of a model, of what `gather` takes. reading: of a file or
-    folder."""
+    """Arrays by name, for a graph of a model, of what `gather` takes: all samples. reading: of a
+    file or folder."""
     options = options_given(reading)
-    return gather(given, graph, options=options, rate=model.rate, earlier=model.earlier)
+    return gather(given, graph, options=options, rate=model.rate, earlier=model.earlier, whole=True)
 
 
 def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE) -> list[Array]:
@@ -249,6 +251,7 @@ def codes_of(arrays: Mapping[str, Array], graph: Graph, source: str) -> list[Arr
             out.append(array.astype(value.dtype))  # in this machine's byte order
         elif array.dtype.kind == "f" and value.quantization is not None:
             out.append(quantize_samples(array, value))
+            _say_beyond(array, out[-1], value, source)
         else:
             raise InputError(
                 f"{source}: input {name!r}: expected real numbers or {value.dtype} codes, found "
@@ -258,6 +261,25 @@ def codes_of(arrays: Mapping[str, Array], graph: Graph, source: str) -> list[Arr
     if len(counts) > 1:
         raise InputError(f"{source}: expected as many samples for every input")
     return out
+
+
+def _say_beyond(array: Array, codes: Array, value: Value, source: str) -> None:
+    """Note where more than a few samples' numbers lie beyond what the codes of an input stand for:
+    they count as the nearest end, which is seldom meant."""
+    low, high = limits(value.dtype)
+    at_ends = (codes == low) | (codes == high)
+    if at_ends.mean() <= FEW:
+        return
+    assert value.quantization is not None
+    exact = array.astype(np.float64) / _floats(value.quantization) + value.quantization.zero_point
+    beyond = float(((exact < low - 1) | (exact > high + 1)).mean())
+    if beyond > FEW:
+        ends = [f"{x:g}" for x in dequantize(np.array([low, high]), value).tolist()]
+        progress.note(
+            f"{source}: {beyond:.0%} of the numbers for the input {value.name!r} lie beyond "
+            f"{' to '.join(ends)}, all that its codes stand for, and count as these ends; give "
+            "values like those that the network was trained or calibrated on"
+        )
 
 
 def chunks(graph: Graph, inputs: Sequence[Array]) -> list[list[Array]]:

@@ -13,7 +13,7 @@ from torch import nn
 from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
-from samebits.data.load import NONE, Earlier
+from samebits.data.earlier import NONE, Earlier
 from samebits.data.options import TASKS, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
@@ -115,6 +115,7 @@ def earlier_reading(path: Path, checkpoint: Checkpoint) -> Earlier:
         return Earlier(
             DataOptions.from_chosen(config.get("reading", {})),
             None if made is None else Preparation.from_dict(made),
+            config.get("pixels") is True,
         )
     except InputError as error:
         raise _not_written(path, error) from error
@@ -154,13 +155,7 @@ def restore_engine(
             f"{data.source}: expected {classes} targets as in training, found {data.classes}; give "
             "data of the same targets"
         )
-    scales = earlier_reading(path, checkpoint).preparation
-    if scales is not None and data.preparation not in (None, scales):
-        raise InputError(
-            f"{data.source}: expected rows and targets in the scales of training, found others; "
-            "give the file or arrays by their name, or from_arrays(..., prepared=...) of the data "
-            "that was trained on"
-        )
+    earlier_reading(path, checkpoint).check_dataset(data.preparation, data.source)
     names = checkpoint.config.get("class_names")
     if data.named and isinstance(names, list) and list(data.class_names) != names:
         first = sorted(set(map(str, names)) ^ set(data.class_names)) or ["another order"]
