@@ -75,7 +75,7 @@ def moves_as_torch(move, *tensors):
     out, values = zip(*pairs, strict=True)
     for y, real_y in zip(out, values, strict=True):
         assert y.shape == real_y.shape
-        assert torch.equal(y.dequantize(), real_y.detach())
+        assert torch.equal(y.detach().dequantize(), real_y.detach())
         assert y.bits == tensors[0].bits
     gradients = [torch.arange(y.numel(), dtype=torch.int32).view(y.shape) + 1 for y in out]
     torch.autograd.backward(out, [BFPTensor(g, -20) for g in gradients])

@@ -207,7 +207,7 @@ def test_every_exponent_is_quick_and_in_range(name, every):
         assert 2 * max(map(abs, table.codes)) + 1 > formats.Q32
         assert len(table.codes) == len(table.derivative_codes) == 255
     # A table takes about 5 ms (gelu 20 ms); this guards against a hang, not a slow machine.
-    assert time.process_time() - begin < len(exponents) * 0.2
+    assert time.process_time() - begin < len(exponents) * 2
 
 
 def test_tables_are_cached():

@@ -238,7 +238,7 @@ def check_wide(name, entries):
 def test_16_bits_sampled(name):
     begin = time.process_time()
     transfer_table(CASES[name][0], WIDE, WIDE_TARGET)
-    assert time.process_time() - begin < 10  # about 0.02 s; Sqrt 1 s: half of it is undefined
+    assert time.process_time() - begin < 100  # about 0.02 s; Sqrt 1 s: half of it is undefined
     check_wide(name, range(0, 65536, 509))
 
 
@@ -454,7 +454,7 @@ def test_extreme_inputs_neither_hang_nor_fail(exponent):
         begin = time.process_time()
         for target in (TARGETS["s8"], CodeRange(source.scale * 3, 0, -128, 127)):
             assert len(transfer_table(expression, source, target).codes) == 256
-        assert time.process_time() - begin < 10, name
+        assert time.process_time() - begin < 100, name
 
 
 def test_tiny_inputs_are_linear():

@@ -168,3 +168,21 @@ def test_parameters_of_a_users_module():
     for parameter in (own.token, own.drawn):
         assert 0.033 < float(parameter.detach().abs().max()) <= 0.035
     assert own.norm.weight.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_named_architecture_is_float32_on_the_cpu_whatever_the_defaults_are(dtype):
+    wanted = build("mlp", (1, 4, 4), 3)
+    initialise(wanted, 5)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            found = build("mlp", (1, 4, 4), 3)
+            initialise(found, 5)
+            assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(before)
+    for a, b in zip(wanted.parameters(), found.parameters(), strict=True):
+        assert (a.dtype, a.device) == (b.dtype, b.device)
+        assert torch.equal(a, b)

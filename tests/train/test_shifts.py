@@ -51,7 +51,7 @@ def error_of_others(kind: str, exponents: str) -> float:
     given = BFPTensor.from_real(x[:, :, None, None] if kind == "conv2d" else x, by_rows=True)
     for _ in range(2):  # the first pass finds the outlier
         y = model(given).detach()
-    found = (y if y.sums is None else y.narrowed()).dequantize()
+    found = (y if y.sums is None else y.narrowed()).detach().dequantize()
     wanted = real.double()(given.dequantize()).detach()
     keep = [c for c in range(CHANNELS) if c != OUTLIER]
     return float((found - wanted)[:, keep].norm() / wanted[:, keep].norm())

@@ -426,3 +426,40 @@ def test_saved_activations_take_one_byte_an_element():
     assert sum(saved.values()) == x.numel() + 3 * 2 * (2 * 8 * 6 * 6)
     assert len(saved) == 7
     assert y.codes.data_ptr() in saved
+
+
+# --- values without gradients -----------------------------------------------------------------
+
+
+def logits() -> BFPTensor:
+    layer = convert(torch.nn.Linear(3, 2))
+    return layer(BFPTensor.from_real(torch.ones(1, 3)))
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(lambda y: y, id="sums"),
+        pytest.param(lambda y: y.relu(), id="codes"),
+        pytest.param(lambda y: y.log_softmax(1), id="log-probabilities"),
+    ],
+)
+def test_values_that_drop_a_gradient_are_told(of):
+    """What is made of them would train nothing, and nobody would know."""
+    y = of(logits())
+    with pytest.warns(UserWarning, match=r"adds nothing to the gradients; use the losses of "):
+        values = y.dequantize()
+    assert not values.requires_grad
+    assert torch.equal(y.detach().dequantize(), values)
+    with torch.no_grad():
+        assert torch.equal(y.dequantize(), values)
+
+
+def test_values_without_a_gradient_are_read_without_a_word():
+    """Warnings are errors here."""
+    weight = convert(torch.nn.Linear(3, 2)).weight
+    assert weight.requires_grad
+    assert weight.dequantize().shape == (2, 3)
+    assert BFPTensor.from_real(torch.ones(2)).requires_grad_().dequantize().tolist() == [1, 1]
+    with torch.no_grad():
+        assert logits().dequantize().shape == (1, 2)

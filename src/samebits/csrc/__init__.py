@@ -11,7 +11,7 @@ import signal
 import subprocess
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +53,41 @@ def compiler() -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _ended_with_us(group: int) -> Iterator[None]:
+def _ended_with_us() -> Iterator[Callable[[int], None]]:
     """A process group of its own does not hear of a closed terminal or a cancelled job: where those
-    signals end this process, they end the group first. Signals are the main thread's."""
+    signals end this process, they end the group first. Signals are the main thread's.
 
-    def end(number: int, frame: object) -> None:
-        os.killpg(group, signal.SIGKILL)
+    Gives a function that is told the group once it runs. A signal that comes while it is started is
+    kept until then: the tool may run already when this process does not know its number yet.
+    """
+    groups: list[int] = []
+    kept: list[int] = []
+
+    def end(number: int, frame: object = None) -> None:
+        if not groups:
+            kept.append(number)
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            os.killpg(groups[0], signal.SIGKILL)
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+    def started(group: int) -> None:
+        groups.append(group)
+        if kept:
+            end(kept[0])
 
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     ending = [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
     before = {number: signal.signal(number, end) for number in ending if main}
     try:
-        yield
+        yield started
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if kept and not groups:  # nothing was started
+            os.kill(os.getpid(), kept[0])
 
 
 def run_to_end(
@@ -83,12 +100,15 @@ def run_to_end(
     cannot be started.
     """
     environment = {**os.environ, "LC_ALL": "C"}
-    with subprocess.Popen(
-        command, env=environment, text=True, errors="replace", start_new_session=True, **options
-    ) as process:
+    with (
+        _ended_with_us() as started,
+        subprocess.Popen(
+            command, env=environment, text=True, errors="replace", start_new_session=True, **options
+        ) as process,
+    ):
         try:
-            with _ended_with_us(process.pid):
-                out, err = process.communicate(text, limit)
+            started(process.pid)
+            out, err = process.communicate(text, limit)
         except BaseException:  # a driver's own death would leave its compiler running
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)

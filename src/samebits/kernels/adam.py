@@ -89,7 +89,18 @@ def adam(terms: AdamTerms, weights: Tensor, out: Tensor) -> tuple[int, int, int]
     e_p = exponent_for(max(float(direction(at).abs().max()) for at in chunks))
     for at in chunks:
         flat_out[at] = moments.encode(direction(at), e_p, None)
+    for v, flat in ((t.first, first), (t.root, root), (out, flat_out)):
+        _put(v, flat)
     return e_m, e_s, e_p
+
+
+def _put(v: Tensor, flat: Tensor) -> None:
+    """Write what `in_order` gave back, which may have been a copy."""
+    if v.dim() == 4:
+        n, c, h, w = v.shape
+        v.copy_(flat.view(n, h, w, c).permute(0, 3, 1, 2))
+    else:
+        v.copy_(flat.view(v.shape))
 
 
 def in_order(v: Tensor, order: Tensor) -> Tensor:

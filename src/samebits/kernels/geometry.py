@@ -48,6 +48,12 @@ class ConvShape:
         return self.ci // self.groups * self.kh * self.kw
 
     @property
+    def counts(self) -> tuple[int, int, int]:
+        """Elements of the input, of the weights and of the output."""
+        positions, outputs = self.n * self.h * self.w, self.n * self.oh * self.ow
+        return positions * self.ci, self.co * self.products, outputs * self.co
+
+    @property
     def depthwise(self) -> bool:
         """Whether every channel is convolved with a kernel of its own, and several are."""
         return self.groups > 1 and self.groups == self.ci == self.co

@@ -1,7 +1,7 @@
-"""The compiled kernels as ctypes functions: what each takes and returns, and how memory reaches C.
+"""The compiled kernels as ctypes functions: what each takes and returns.
 
-Tensors go to C as pointers to dense memory, images as NHWC ("channels last"), weights as OHWI.
-Every function is `samebits_<name>` of the C sources in `csrc/training`.
+Tensors go to C as pointers to memory (`memory.pointer`). Every function is `samebits_<name>` of the
+C sources in `csrc/training`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,22 @@ import struct
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 
-import torch
 from torch import Tensor
 
 from samebits.kernels import build, softmax
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
+from samebits.kernels.memory import (
+    GRADIENT,
+    I8,
+    I16,
+    I32,
+    I64,
+    integers,
+    like,
+    pointer,
+    word_pointer,
+)
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import BITS, Entropy, SGDTerms
 from samebits.kernels.rows import Exponent
@@ -127,9 +137,12 @@ class AddendStruct(ctypes.Structure):
     _fields_ = [("codes", c_void_p), ("width", c_int64), ("by", c_int64)]
 
 
-def addends(*sides: tuple[Tensor, int]) -> ctypes.Array[AddendStruct]:
-    """Dense codes in one memory order and their exponents as C reads them, while they live."""
-    made = (AddendStruct(pointer(v), BITS[v.dtype], by) for v, by in sides)
+def addends(count: int, *sides: tuple[Tensor, int]) -> ctypes.Array[AddendStruct]:
+    """Dense codes in one memory order and their exponents as C reads them, while they live.
+
+    count: elements of each
+    """
+    made = (AddendStruct(pointer(v, count, *GRADIENT), BITS[v.dtype], by) for v, by in sides)
     return (AddendStruct * len(sides))(*made)
 
 
@@ -146,7 +159,7 @@ class TermsStruct(ctypes.Structure):
             )
         ),
     ]
-    tensors: tuple[Tensor | None, ...]  # what the pointers point to, which must live as long
+    tensors: tuple[Tensor | None, ...]  # made for the struct alone, and to live as long
 
 
 class DrawStruct(ctypes.Structure):
@@ -186,10 +199,17 @@ def draw_struct(draw: Draw | None) -> DrawStruct:
     return DrawStruct(draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
 
 
-def update_struct(update: Update) -> UpdateStruct:
-    """A lazy update as C reads it."""
+def update_struct(update: Update, count: int | None = None) -> UpdateStruct:
+    """A lazy update of `count` elements as C reads it; None: without its directions."""
     p, m, shift, draw = update
-    return UpdateStruct(pointer(p), m, max(shift, -900), draw_struct(draw))
+    directions = None if count is None else word_pointer(p, count, I16)
+    return UpdateStruct(directions, m, max(shift, -900), draw_struct(draw))
+
+
+def state_pointers(codes: Tensor, delayed: Tensor) -> tuple[int | None, int | None]:
+    """Where C finds W and A."""
+    count = codes.numel()
+    return word_pointer(codes, count, I8), word_pointer(delayed, count, I16)
 
 
 def terms_struct(
@@ -199,39 +219,42 @@ def terms_struct(
 
     shifts: of both, of their sum, of the decay (one, or by rows) and of the momentum
     """
-    g = like(g, terms.codes).to(torch.int32)
+    count = terms.codes.numel()
+    g = integers(like(g, terms.codes), I32)
     second = None if second is None else like(second, terms.codes)
     decay, momentum = terms.decay, terms.momentum
     v = None if momentum is None else momentum.v
     *others, by_decay, by_momentum = shifts
     rows, by_decay = _by_rows(by_decay)
-    tensors = (g, second, terms.codes, terms.delayed, v, rows)
     made = TermsStruct(
-        *map(pointer, tensors),
-        _row_size(terms.codes, rows),
+        *(word_pointer(v, count, I32) for v in (g, second)),
+        *state_pointers(terms.codes, terms.delayed),
+        word_pointer(v, count, I16),
+        *_row_pointer(terms.codes, rows),
         0 if decay is None else decay[0],
         0 if momentum is None else momentum.coefficient[0],
         # Beyond 900 binades down everything rounds to 0, as it does there.
         *(max(shift, -900) for shift in (*others, by_decay, by_momentum)),
     )
-    made.tensors = tensors
+    made.tensors = (g, second, rows)
     return made
 
 
 def adam_struct(t: AdamTerms) -> AdamStruct:
     """The operands of Adam as C reads them; the exponents of the results are still missing."""
     rows, e_a = _by_rows(t.e_a)
-    g = like(t.g, t.codes).to(torch.int32)
-    tensors = (g, t.codes, t.delayed, t.first, t.root, rows)
+    g, count = integers(like(t.g, t.codes), I32), t.codes.numel()
     made = AdamStruct(
-        *map(pointer, tensors),
-        _row_size(t.codes, rows),
+        word_pointer(g, count, I32),
+        *state_pointers(t.codes, t.delayed),
+        *(word_pointer(v, count, I16) for v in (t.first, t.root)),
+        *_row_pointer(t.codes, rows),
         *(math.ldexp(1.0, e) for e in (t.e_g, e_a)),
         *(t.beta1, t.beta2, 1.0 - t.beta1, 1.0 - t.beta2),
         *(t.coupled, t.decoupled, t.c1, t.c2, t.eps),
         *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD),
     )
-    made.tensors = tensors
+    made.tensors = (g, rows)
     return made
 
 
@@ -242,9 +265,10 @@ def _by_rows(exponent: Exponent) -> tuple[Tensor | None, int]:
     return None, exponent
 
 
-def _row_size(codes: Tensor, rows: Tensor | None) -> int:
-    """Elements of a row."""
-    return 0 if rows is None else codes.numel() // max(rows.numel(), 1)
+def _row_pointer(codes: Tensor, rows: Tensor | None) -> tuple[int | None, int]:
+    """Where C finds the exponents of the rows of codes, and the elements of a row."""
+    count = 0 if rows is None else codes.shape[0]
+    return pointer(rows, count, I64), codes.numel() // count if count else 0
 
 
 def real_of(bits: int) -> float:
@@ -268,14 +292,8 @@ def in_two_passes(
     if largest == 0:
         return out.zero_(), EXPONENT_MIN
     shift = shift_of(largest)
-    call(-shift, pointer(out))
+    call(-shift, pointer(out, out.numel(), out.dtype))
     return out, exponent + shift
-
-
-def is_in_word_order(v: Tensor) -> bool:
-    """Whether elements lie in memory in the order in which random words count (training.md 1.5)."""
-    order = torch.channels_last if v.dim() == 4 else torch.contiguous_format
-    return v.is_contiguous(memory_format=order)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -287,7 +305,7 @@ def conv_struct(s: ConvShape) -> ConvStruct:
     )
 
 
-def pool_struct(shape: torch.Size, window: Window) -> PoolStruct:
+def pool_struct(shape: Sequence[int], window: Window) -> PoolStruct:
     """The geometry of a max pool of images of `shape` [n, c, h, w] as C reads it."""
     n, c, h, w = shape
     sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
@@ -303,18 +321,26 @@ def entropy(
     amounts: Tensor | None,
 ) -> Entropy:
     """`Kernels.cross_entropy` of targets, or without them `Kernels.weighed_entropy` of amounts."""
-    z = z.to(torch.int32).contiguous()
+    z = integers(z, I32).contiguous()
     n, classes = z.shape
     chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
-    scratch, *rows = (torch.empty(size, dtype=torch.int64) for size in (classes, n, n))
-    found = Entropy(torch.empty_like(z), *rows)
-    tensors = (given, *softmax.power_tables(), scratch, *found)
-    first = (pointer(z), n, classes, exponent, pointer(chosen), divisor)
-    c.samebits_entropy(*first, *map(pointer, tensors))
+    scratch, logs, distances = (z.new_empty(size, dtype=I64) for size in (classes, n, n))
+    found = Entropy(z.new_empty(z.shape), logs, distances)
+    of_z, of_classes = pointer(z, n * classes, I32), pointer(chosen, n, I64)
+    places = (
+        pointer(given, n * classes, I64),
+        *table_pointers(),
+        pointer(scratch, classes, I64),
+        pointer(found.codes, n * classes, I32),
+        *(pointer(v, n, I64) for v in (logs, distances)),
+    )
+    c.samebits_entropy(of_z, n, classes, exponent, of_classes, divisor, *places)
     return found
 
 
-# --- memory order -----------------------------------------------------------------------------
+def table_pointers() -> tuple[int | None, ...]:
+    """Where C finds the two tables of powers."""
+    return tuple(pointer(table, 256, I64) for table in softmax.power_tables())
 
 
 def grid_of(
@@ -355,42 +381,3 @@ def grid_of(
                 step *= sizes[axis]
         steps += found
     return *sizes, *steps
-
-
-def pointer(v: Tensor | None) -> int | None:
-    """Address of a tensor's first element; a null pointer for none."""
-    return None if v is None else v.data_ptr()
-
-
-def nhwc(v: Tensor) -> Tensor:
-    """An image or weights [n, c, h, w] as dense [n, h, w, c]."""
-    return v.permute(0, 2, 3, 1).contiguous()
-
-
-def nchw(v: Tensor) -> Tensor:
-    """The inverse of `nhwc`, a view."""
-    return v.permute(0, 3, 1, 2)
-
-
-def rows(v: Tensor) -> Tensor:
-    """Channels last and dense: [n, h, w, c] or [n, c]."""
-    return nhwc(v) if v.dim() == 4 else v.contiguous()
-
-
-def unrows(v: Tensor) -> Tensor:
-    """The inverse of `rows`, a view."""
-    return nchw(v) if v.dim() == 4 else v
-
-
-def dense(v: Tensor) -> Tensor:
-    """A tensor whose elements fill its memory, in whatever order."""
-    if v.is_contiguous() or (v.dim() == 4 and v.permute(0, 2, 3, 1).is_contiguous()):
-        return v
-    return v.contiguous()
-
-
-def like(v: Tensor, order: Tensor) -> Tensor:
-    """v in the memory order of `order` (same shape, dense)."""
-    if v.stride() == order.stride():
-        return v
-    return torch.empty_like(order, dtype=v.dtype).copy_(v)

@@ -19,12 +19,12 @@ from samebits.kernels.library import (
     adam_struct,
     addends,
     draw_struct,
-    is_in_word_order,
-    pointer,
     real_of,
+    state_pointers,
     terms_struct,
     update_struct,
 )
+from samebits.kernels.memory import I16, I64, is_in_word_order, pointer, word_pointer
 from samebits.kernels.moments import BIAS, Update, exponent_for
 from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
 from samebits.spec import formats
@@ -62,8 +62,10 @@ class NativeUpdate(Eager):
         """One pass: the exponent follows from the terms' own."""
         struct, exponent = self._terms(terms)
         result, draw = direction_exponent(exponent), draw_struct(terms.draw)
-        arguments = (byref(struct), byref(draw), out.numel(), result - exponent + BIAS)
-        largest = int(self._c.samebits_combine(*arguments, pointer(out), _threads()))
+        count = terms.codes.numel()
+        arguments = (byref(struct), byref(draw), count, result - exponent + BIAS)
+        place = word_pointer(out, count, I16)
+        largest = int(self._c.samebits_combine(*arguments, place, _threads()))
         return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
     def _terms(self, terms: SGDTerms) -> tuple[TermsStruct, int]:
@@ -91,7 +93,7 @@ class NativeUpdate(Eager):
         if not a.stride() == b.stride() == codes.stride():
             return False
         seen = min(a.numel(), WITNESSES)
-        sides = addends((a, by_a), (b, by_b))
+        sides = addends(a.numel(), (a, by_a), (b, by_b))
         return bool(self._c.samebits_add_grad(sides, 2, seen, 0, None, 1))
 
     @_in_word_order
@@ -107,8 +109,8 @@ class NativeUpdate(Eager):
         struct, exponent = self._terms(terms)
         result, (m, x) = direction_exponent(exponent), lr
         update = Update(terms.codes, m, result - TOP_FIELD + x - terms.e_a, terms.draw)
-        state = (*map(pointer, (terms.codes, terms.delayed, out)), terms.codes.numel())
-        tops = (c_int64 * 2)()
+        count, tops = terms.codes.numel(), (c_int64 * 2)()
+        state = (struct.w, struct.a, word_pointer(out, count, I16), count)
         operands = (byref(struct), byref(update_struct(update)), *state)
         self._c.samebits_sgd(*operands, result - exponent + BIAS, tops, _threads())
         joint, largest_v = tops
@@ -129,22 +131,24 @@ class NativeUpdate(Eager):
         struct.base_first, struct.base_root = e_m - TOP_FIELD, e_s - TOP_FIELD
         measure = (byref(struct), size)
         e_p = exponent_for(real_of(self._c.samebits_adam_direction(*measure, 0, None, _threads())))
-        self._c.samebits_adam_direction(*measure, e_p + BIAS, pointer(out), _threads())
+        place = word_pointer(out, size, I16)
+        self._c.samebits_adam_direction(*measure, e_p + BIAS, place, _threads())
         return e_m, e_s, e_p
 
     @_in_word_order
     def lazy_carry(
         self, codes: Tensor, delayed: Tensor, update: Update, commit: bool
     ) -> tuple[int, int]:
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        tops = (c_int64 * 2)()
-        self._c.samebits_lazy_update(*arguments, codes.numel(), commit, tops, _threads())
+        count, tops = codes.numel(), (c_int64 * 2)()
+        arguments = (*state_pointers(codes, delayed), byref(update_struct(update, count)))
+        self._c.samebits_lazy_update(*arguments, count, commit, tops, _threads())
         return tops[0], tops[1]
 
     @_in_word_order
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
-        arguments = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        self._c.samebits_lazy_resplit(*arguments, by, codes.numel(), _threads())
+        count = codes.numel()
+        arguments = (*state_pointers(codes, delayed), byref(update_struct(update, count)))
+        self._c.samebits_lazy_resplit(*arguments, by, count, _threads())
 
     @_in_word_order
     def lazy_rows(
@@ -153,9 +157,11 @@ class NativeUpdate(Eager):
         """Row by row, rows that lie in memory one after the other."""
         moved = exponent.clone()
         shifts = (update.shift + formats.DELAYED_BITS - moved).clamp(min=-900)
-        state = (pointer(codes), pointer(delayed), byref(update_struct(update)))
-        sizes = (limit, moved.numel(), codes.numel() // max(moved.numel(), 1), _threads())
-        self._c.samebits_lazy_rows(*state, pointer(shifts), pointer(moved), *sizes)
+        count, of = codes.numel(), codes.shape[0]
+        state = (*state_pointers(codes, delayed), byref(update_struct(update, count)))
+        places = (pointer(v, of, I64) for v in (shifts, moved))
+        sizes = (limit, of, count // max(of, 1), _threads())
+        self._c.samebits_lazy_rows(*state, *places, *sizes)
         return moved
 
 

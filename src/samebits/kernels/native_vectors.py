@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import MAX_PRODUCTS, requantize_shift, shorten_shift
-from samebits.kernels.library import in_two_passes, pointer
+from samebits.kernels.library import in_two_passes
+from samebits.kernels.memory import GRADIENT, I8, I16, I32, I64, integers, pointer
 from samebits.kernels.native_update import NativeUpdate
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
@@ -23,8 +24,10 @@ class NativeVectors(NativeUpdate):
         if z.dtype != torch.int8 or z.shape[-1] > MAX_PRODUCTS:
             return super().vector_stats(z)
         z = z.contiguous()
-        out = torch.empty(4, *z.shape[:-1], 1, dtype=torch.int64)
-        self._c.samebits_vector_stats(pointer(z), *_sizes(z), pointer(out), _threads())
+        out = z.new_empty((4, *z.shape[:-1], 1), dtype=I64)
+        n, d = _sizes(z)
+        places = (pointer(z, n * d, I8), n, d, pointer(out, 4 * n, I64))
+        self._c.samebits_vector_stats(*places, _threads())
         return out
 
     def vector_normalized(
@@ -44,9 +47,12 @@ class NativeVectors(NativeUpdate):
             return super().vector_normalized(z, stats, multiplier, exponent)
         z = z.contiguous()
         wide, narrow = (torch.empty_like(z, dtype=CODE_TYPE[bits]) for bits in (16, 8))
-        rows = [v.to(torch.int32).contiguous() for v in (total, multiplier)]
-        operands = (pointer(z), *_sizes(z), *map(pointer, rows), -by, *(-s for s in shifts))
-        self._c.samebits_vector_normalized(*operands, *map(pointer, (wide, narrow)), _threads())
+        rows = [integers(v, I32).contiguous() for v in (total, multiplier)]
+        n, d = _sizes(z)
+        operands = (pointer(z, n * d, I8), n, d, *(pointer(v, n, I32) for v in rows))
+        places = (pointer(wide, n * d, I16), pointer(narrow, n * d, I8))
+        steps = (-by, *(-shift for shift in shifts))
+        self._c.samebits_vector_normalized(*operands, *steps, *places, _threads())
         return (wide, own + shifts[0]), (narrow, own + shifts[1])
 
     def column_affine(
@@ -62,9 +68,11 @@ class NativeVectors(NativeUpdate):
         b = m.new_zeros(m.shape) if b is None else b
         if isinstance(exponent, Tensor) or not m.shape == b.shape == x.shape[-1:]:
             return super().column_affine(x, m, b, by, exponent, bits)
-        x, m, b = x.contiguous(), m.to(torch.int32).contiguous(), b.contiguous()
+        x, m, b = x.contiguous(), integers(m, I32).contiguous(), b.contiguous()
         out = torch.empty_like(x, dtype=CODE_TYPE[bits])
-        operands = (pointer(x), BITS[x.dtype], *_sizes(x), pointer(m), pointer(b), by)
+        n, d = _sizes(x)
+        of_x = pointer(x, n * d, *GRADIENT)
+        operands = (of_x, BITS[x.dtype], n, d, pointer(m, d, I32), pointer(b, d, I64), by)
 
         def call(shift: int, to: int | None) -> int:
             places = (to, BITS[out.dtype], _threads())
@@ -84,8 +92,10 @@ class NativeVectors(NativeUpdate):
         if isinstance(exponent, Tensor):
             return super().vector_grad(h, x, centred, by, exponent)
         h, x = h.contiguous(), x.contiguous()
-        sums = torch.empty(2, *h.shape[:-1], dtype=torch.int64)
-        rows = (pointer(h), pointer(x), *_sizes(h), pointer(sums))
+        sums = h.new_empty((2, *h.shape[:-1]), dtype=I64)
+        n, d = _sizes(h)
+        of_h, of_x = pointer(h, n * d, I16), pointer(x, n * d, I8)
+        rows = (of_h, of_x, n, d, pointer(sums, 2 * n, I64))
         self._c.samebits_vector_dots(*rows, _threads())
         if not centred:
             sums[0] = 0
@@ -97,8 +107,9 @@ class NativeVectors(NativeUpdate):
         return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, 16))
 
     def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
-        x, multiplier = x.contiguous(), multiplier.to(torch.int32).contiguous()
-        rows = (pointer(x), *_sizes(x), pointer(multiplier))
+        x, multiplier = x.contiguous(), integers(multiplier, I32).contiguous()
+        n, d = _sizes(x)
+        rows = (pointer(x, n * d, I16), n, d, pointer(multiplier, n, I32))
         out = torch.empty_like(x, dtype=torch.int32)
 
         def call(shift: int, to: int | None) -> int:

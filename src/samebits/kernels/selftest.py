@@ -20,7 +20,7 @@ def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: 
     count = 1
     for size in shape:
         count *= size
-    index = torch.arange(count, dtype=torch.int64)
+    index = torch.arange(count, dtype=torch.int64, device="cpu")
     values = torch.where(index % 7 == 3, -high, high) - (index % 5 == 2) * (high // 3)
     return values.view(shape).to(dtype).to(device)
 

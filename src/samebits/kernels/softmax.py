@@ -24,7 +24,8 @@ def power_tables() -> tuple[Tensor, Tensor]:
     with mpmath.workprec(120):
         tables = [
             torch.tensor(
-                [int(mpmath.nint(mpmath.mpf(2) ** (30 - mpmath.mpf(i) / d))) for i in range(256)]
+                [int(mpmath.nint(mpmath.mpf(2) ** (30 - mpmath.mpf(i) / d))) for i in range(256)],
+                device="cpu",
             )
             for d in (256, 65536)
         ]

@@ -36,7 +36,7 @@ def check_threads() -> None:
     """As `check_thread`, for the threads of torch's operations too."""
     check_thread()
     count = GRAIN * torch.get_num_threads()
-    ones = torch.ones(count, dtype=torch.float64)
+    ones = torch.ones(count, dtype=torch.float64, device="cpu")
     nearest = (ones + HALF_STEP == 1) & (ones - HALF_STEP / 2 == 1) & (-ones - HALF_STEP == -1)
     if not bool(nearest.all()):
         raise InputError(

@@ -12,7 +12,7 @@ def words(
     key: tuple[int, int],
     step: int = 0,
     shard: int = 0,
-    device: torch.device | str | None = None,
+    device: torch.device | str = "cpu",
     call: int = 0,
 ) -> torch.Tensor:
     """int64 [count], each in [0, 2**32): element i is word i % 4 of counter

@@ -624,7 +624,7 @@ def _gather(node: _BoundedNode) -> Function:
 def _scatter(node: _BoundedNode) -> Function:
     axis = node.attributes["axis"]
     x, update, _ = node.values
-    n, steps = x.shape[axis], torch.arange(update.shape[axis])
+    n, steps = x.shape[axis], torch.arange(update.shape[axis], device="cpu")
     ahead = [1] * len(x.shape)
 
     def run(past: Tensor, written: Tensor, starts: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ the residual sum. Convolutions before a batch-norm have no bias.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -289,17 +290,19 @@ ARCHITECTURES: dict[str, Callable[[Shape, int], nn.Module]] = {
 }
 
 
-def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
+def build(name: str, input_shape: Shape, classes: int, device: str = "cpu") -> nn.Module:
     """The named architecture, or what a callable returns for input_shape= and classes=.
 
     name: an architecture's, or module:callable or file.py:callable.
 
-    Its weights are those of torch; `initialise` sets the reproducible ones. Raises InputError.
+    Its weights are those of torch, in float32; `initialise` sets the reproducible ones. On the
+    device "meta" they have sizes and no memory. Raises InputError.
     """
     if is_callable_name(name):
         make = named_callable(name, "--arch")
         try:
-            model = make(input_shape=input_shape, classes=classes)
+            with _plain(device):
+                model = make(input_shape=input_shape, classes=classes)
         except Exception as error:  # user code: whatever it raises is an input error
             raise InputError(
                 f"--arch {name}: calling it with input_shape={input_shape}, classes={classes} "
@@ -314,7 +317,21 @@ def build(name: str, input_shape: Shape, classes: int) -> nn.Module:
         raise InputError(
             f"unknown architecture {name!r}; expected one of {', '.join(ARCHITECTURES)}, or {FORM}"
         )
-    return ARCHITECTURES[name](input_shape, classes)
+    with _plain(device):
+        return ARCHITECTURES[name](input_shape, classes)
+
+
+@contextlib.contextmanager
+def _plain(device: str) -> Iterator[None]:
+    """On a device and in float32, whatever a caller's defaults are: the type of a parameter decides
+    what it is rounded to."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def initialise(model: nn.Module, seed: int) -> None:

@@ -101,7 +101,9 @@ class EMA:
         state = {}
         for name, (average, exponent) in self._averages.items():
             state[f"{name}.average"] = average
-            state[f"{name}.average_exponent"] = torch.as_tensor(exponent)
+            if isinstance(exponent, int):
+                exponent = torch.tensor(exponent, device="cpu")
+            state[f"{name}.average_exponent"] = exponent
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -61,7 +61,7 @@ class LogProbabilities(BFPTensor):
             "before log_softmax"
         )
 
-    def dequantize(self) -> Tensor:
+    def _values(self) -> Tensor:
         """The log-probabilities as float64: minus the loss of every class (6.2)."""
         z, exponent = self.resolved()
         if isinstance(exponent, Tensor) and exponent.shape[self.along] > 1:
@@ -99,7 +99,7 @@ def class_losses(logarithms: Tensor, distances: Tensor, exponent: int | Tensor) 
         units = logarithms + (((distances * softmax.LOG2_E) >> right) << 8)
         return units.double() * 2.0**-24
     found = [
-        [real(softmax.loss_units(log, None, torch.tensor([d]), by + 14), -24) for d in own.tolist()]
+        [real(softmax.loss_units(log, None, d, by + 14), -24) for d in own.cpu().split(1)]
         for log, own, by in zip(logarithms.cpu(), distances, shifts.flatten().tolist(), strict=True)
     ]
     return torch.tensor(found, dtype=torch.float64, device=distances.device)

@@ -49,7 +49,7 @@ class ChannelPeaks:
         if self.training:
             size = rows.channel_size(acc.shape)
             top = rows.largest(acc, (acc.shape[0], *size[1:]) if acc.dim() == 4 else acc.shape)
-            own = torch.as_tensor(exponent).expand(top.shape)
+            own = torch.as_tensor(exponent, device=acc.device).expand(top.shape)
             real = np.ldexp(top.cpu().numpy().astype(np.float64), own.cpu().numpy())
             axes = tuple(axis for axis in range(acc.dim()) if size[axis] == 1)
             defer(PeakUpdate(self.peaks, real.max(axes)))

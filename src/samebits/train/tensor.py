@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -283,8 +284,15 @@ class BFPTensor(torch.Tensor):
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents).
 
-        -inf where a mask excludes them.
+        -inf where a mask excludes them. They carry no gradient, of which a UserWarning tells where
+        one is recorded for this tensor.
         """
+        if self.grad_fn is not None and torch.is_grad_enabled():
+            warnings.warn(advice.WITHOUT_GRADIENT, stacklevel=2)
+        return self._values()
+
+    def _values(self) -> Tensor:
+        """The values, as `dequantize` gives them."""
         codes, exponent = self._read()
         values = times_power(codes.double(), exponent)
         return values if self._allowed is None else values.masked_fill(~self._allowed, -torch.inf)
@@ -484,7 +492,7 @@ class BFPParameter(BFPTensor):
         parameter = cls._of_parts(((codes, exponent),))
         assert isinstance(parameter, BFPParameter)
         if isinstance(exponent, int):
-            cell = torch.tensor(exponent)
+            cell = torch.tensor(exponent, device="cpu")
         else:
             cell = exponent.flatten().to(torch.int8)
         parameter.delayed, parameter.exponent_cell, parameter.widths = delayed, cell, widths
@@ -535,7 +543,7 @@ class BFPParameter(BFPTensor):
             self.exponent_cell.fill_(exponent)
         self.parts = ((codes, exponent),)
 
-    def dequantize(self) -> Tensor:
+    def _values(self) -> Tensor:
         value, exponent = self.joint()
         return times_power(value.double(), exponent)
 

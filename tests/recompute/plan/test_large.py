@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from large_networks import dense_graph, densenet121, graph, layer, transformer
+from processor import slowness
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.cost import find_device
 from samebits.recompute.plan.planner import make_plan
@@ -17,7 +18,7 @@ from samebits.recompute.plan.schedule import peak
 from samebits.recompute.run.profile import survey
 from samebits.reports.recompute import plan_summary
 
-SECONDS = 5  # of processor time, as promised; about 2 are needed
+SECONDS = 5  # of processor time, as promised; about 2 are needed, more on a slow processor
 
 
 def chain(count):
@@ -43,14 +44,15 @@ def planned_soon(network, part=Fraction(1, 2), orders=("sequential",)):
     """By the rule alone, and within a part of the memory, in a few seconds of the processor."""
     device = find_device("laptop-cpu")
     options = {"arch": "large", "numerics": "float32"}
+    limit = SECONDS * slowness()
     started = time.process_time()
     assert make_plan(network, device, **options).search == "none"
-    assert time.process_time() - started < SECONDS
+    assert time.process_time() - started < max(limit, SECONDS * slowness())
     for backward in orders:
         started = time.process_time()
         plan = make_plan(network, device, **options, budget=part, backward=backward)
         seconds = time.process_time() - started
-        assert seconds < SECONDS
+        assert seconds < max(limit, SECONDS * slowness())
         assert plan.peak <= plan.budget == int(part * plan.store_all)
         assert peak(network, plan.schedule(network)) == plan.peak
         assert plan.search == "steps"

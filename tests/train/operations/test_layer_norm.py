@@ -68,7 +68,7 @@ def test_a_single_vector_without_other_axes(affine, realisation):
         out = layer(x)
         out.backward(BFPTensor(tensor((8,), bits=32, seed=3).codes.view(shape), -9))
         gradients = [x.grad, *(p.grad for p in layer.parameters())]
-        found.append([v.dequantize().flatten().tolist() for v in (out, *gradients)])
+        found.append([v.detach().dequantize().flatten().tolist() for v in (out, *gradients)])
         for parameter in layer.parameters():
             parameter.grad = None
     assert found[0] == found[1]
@@ -98,7 +98,7 @@ def test_values_are_those_of_torch(layer, shape, exponents):
     x = BFPTensor.from_real(real, by_rows=exponents == "row").requires_grad_()
     out = convert(layer, exponents)(x)
     wanted = layer.double()(real)
-    difference = out.dequantize() - wanted.detach()
+    difference = out.detach().dequantize() - wanted.detach()
     assert float(difference.abs().max()) < 0.04 * float(wanted.detach().abs().max())
     g = torch.randn(shape)
     out.backward(BFPTensor.from_real(g, by_rows=exponents == "row", bits=16))

@@ -48,7 +48,7 @@ from samebits.train.deferred import deferred_updates
 from samebits.train.tensor import BFPTensor, backward_side
 
 Gradients = tuple[Tensor | None, ...]  # of a sub-layer's weights
-ANCHOR = torch.zeros((), requires_grad=True)
+ANCHOR = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
 
 
 class _Boundary(torch.autograd.Function):

@@ -363,7 +363,7 @@ def _bits(value: Tensor) -> Tensor:
 
 
 def _device_state(device: str) -> Tensor:
-    return torch.cuda.get_rng_state() if device == "cuda" else torch.zeros(1)
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.zeros(1, device="cpu")
 
 
 def _repeats(graph: AutogradGraph) -> bool:

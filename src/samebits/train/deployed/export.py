@@ -88,16 +88,15 @@ def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
     """The operations of a run on zeros or on something else, its input and its output."""
     steps: list[DeployedOperation] = []
     first = model.exponents.sites[0]
+    count = torch.arange(math.prod(shape), device="cpu")
     if first.name == INPUT:
-        images = torch.zeros(shape)
+        images = torch.zeros(shape, dtype=torch.float32, device="cpu")
         if other:
-            images = (torch.arange(images.numel()) % 7 - 3.0).view(shape) * 2.0 ** (
-                first.exponent + 4
-            )
+            images = (count % 7 - 3).float().view(shape) * 2.0 ** (first.exponent + 4)
     else:
-        images = torch.zeros(shape, dtype=torch.int64)
+        images = torch.zeros(shape, dtype=torch.int64, device="cpu")
         if other:
-            images = (torch.arange(images.numel()) % 2).view(shape)
+            images = (count % 2).view(shape)
     return steps, *run(model, images, steps.append)
 
 
@@ -113,7 +112,7 @@ def _given(steps: Sequence[DeployedOperation], x: Tensor) -> list[tuple[str, Ten
             if isinstance(argument, BFPTensor):
                 codes, exponent = argument.whole()
                 if id(codes) not in known:
-                    found += [(step.path, codes), (step.path, torch.tensor(exponent))]
+                    found += [(step.path, codes), (step.path, torch.tensor(exponent, device="cpu"))]
                 if argument.allowed is not None:
                     found.append((step.path, argument.allowed))
             elif _is_index(argument) and not is_tensor(argument, x):

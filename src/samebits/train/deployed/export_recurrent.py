@@ -65,7 +65,8 @@ def one_step(
         if shape[axis] != length:
             continue
         single: list[DeployedOperation] = []
-        images = torch.zeros(1, *shape[:axis], 1, *shape[axis + 1 :], device=device)
+        size = (1, *shape[:axis], 1, *shape[axis + 1 :])
+        images = torch.zeros(size, dtype=torch.float32, device=device)
         try:
             x, output = run(model, images, single.append)
         except (RuntimeError, IndexError, UnsupportedError):  # torch: the shapes do not fit
@@ -138,7 +139,9 @@ def _check_index(where: str, step: DeployedOperation, axis: int | None, length: 
     """Every step, or the last one."""
     x, index = step.arguments
     assert axis is not None
-    times = torch.arange(length).view([-1 if i == axis else 1 for i in range(x.dim())])
+    times = torch.arange(length, device="cpu").view(
+        [-1 if i == axis else 1 for i in range(x.dim())]
+    )
     found = set(times.expand(x.shape)[index].unique().tolist())
     if found not in ({length - 1}, set(range(length))):
         raise UnsupportedError(f"{where}: expected every step or the last one, found others")

@@ -129,8 +129,9 @@ def batch_norm(
 def table(site: int, x: BFPTensor, name: str, parameter: float | None) -> Part:
     """A correctly rounded table over the 256 codes."""
     codes, exponent = x.whole()
-    table = torch.tensor(activation_codes(name, parameter, exponent, site), dtype=torch.int8)
-    return table.to(codes.device)[codes.long() + 128], site
+    entries = activation_codes(name, parameter, exponent, site)
+    table = torch.tensor(entries, dtype=torch.int8, device=codes.device)
+    return table[codes.long() + 128], site
 
 
 def average_pool(site: int, x: BFPTensor, means: Averages) -> Part:

@@ -70,13 +70,19 @@ class Holder(nn.Module):
         The integer types of codes never change, nor does a parameter that is there already (an
         optimizer holds it).
         """
-        device = fn(torch.empty(0)).device
+
+        def moved(v: Tensor) -> torch.device:
+            found: torch.device = fn(v.new_empty(0, dtype=torch.float32)).device
+            return found
+
         for name, parameter in self._parameters.items():
-            if isinstance(parameter, BFPParameter) and parameter.codes.device != device:
-                self._parameters[name] = parameter.to_device(device)
+            if isinstance(parameter, BFPParameter):
+                device = moved(parameter.codes)
+                if parameter.codes.device != device:
+                    self._parameters[name] = parameter.to_device(device)
         for name, buffer in self._buffers.items():
             if buffer is not None:
-                self._buffers[name] = buffer.to(device)
+                self._buffers[name] = buffer.to(moved(buffer))
         for child in self.children():
             child._apply(fn)
         return self
@@ -115,7 +121,7 @@ class Layer(Holder):
 
     def shift_channels(self, count: int) -> None:
         """Give the output's channels shifts, which follow their largest magnitudes (12.4)."""
-        self.register_buffer(PEAKS, torch.zeros(count, dtype=torch.float64))
+        self.register_buffer(PEAKS, torch.zeros(count, dtype=torch.float64, device="cpu"))
 
     @property
     def peaks(self) -> ChannelPeaks | None:

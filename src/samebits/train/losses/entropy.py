@@ -322,7 +322,8 @@ def binary_cross_entropy_with_logits(
     check_values(what, logits)
     mean = is_mean(what, reduction)
     on = _probabilities(what, target, logits.shape)
-    x, one, positive = 0, torch.tensor(1 << POINT), torch.tensor(1 << POINT)
+    x, one = 0, torch.tensor(1 << POINT, device="cpu")
+    positive = one
     if pos_weight is not None:
         try:
             fits = torch.broadcast_shapes(pos_weight.shape, logits.shape) == logits.shape
@@ -334,7 +335,7 @@ def binary_cross_entropy_with_logits(
                 f"shape {tuple(pos_weight.shape)}"
             )
         positive, x = _fixed_weights("pos_weight", pos_weight, 1.0)
-        one = torch.tensor(formats.scaled(1 << POINT, -x))
+        one = torch.tensor(formats.scaled(1 << POINT, -x), device="cpu")
     k = kernels.of(on)
     off = (1 << POINT) - on
     pairs = [k.scale(t * w.to(t.device), -20) for w, t in ((one, off), (positive, on))]

@@ -92,4 +92,4 @@ def real(total: int, exponent: int) -> float:
 
 def reported(value: float) -> Tensor:
     """A loss as a scalar tensor, on the CPU: its arithmetic is IEEE's."""
-    return torch.tensor(value, dtype=torch.float64)
+    return torch.tensor(value, dtype=torch.float64, device="cpu")

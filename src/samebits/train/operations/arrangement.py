@@ -44,7 +44,8 @@ def index_select(x: BFPTensor, dim: int, index: Tensor) -> BFPTensor:
 def flip(x: BFPTensor, *dims: Any) -> BFPTensor:
     """The elements along axes in the opposite order."""
     axes = _axes("flip", x, _sizes(dims))
-    return copies("flip", x, {a: torch.arange(x.shape[a] - 1, -1, -1) for a in axes}) if axes else x
+    index = {a: torch.arange(x.shape[a] - 1, -1, -1, device="cpu") for a in axes}
+    return copies("flip", x, index) if axes else x
 
 
 def repeat(x: BFPTensor, *sizes: Any) -> BFPTensor:
@@ -61,7 +62,11 @@ def repeat(x: BFPTensor, *sizes: Any) -> BFPTensor:
     y = x
     if len(times) > x.dim():
         y = reshape(x, (*[1] * (len(times) - x.dim()), *x.shape))
-    many = {axis: torch.arange(y.shape[axis]).repeat(n) for axis, n in enumerate(times) if n > 1}
+    many = {
+        axis: torch.arange(y.shape[axis], device="cpu").repeat(n)
+        for axis, n in enumerate(times)
+        if n > 1
+    }
     return copies("repeat", y, many) if many else y
 
 
@@ -82,7 +87,7 @@ def repeat_interleave(x: BFPTensor, repeats: int, dim: int | None = None) -> BFP
         )
     y = reshape(x, (-1,)) if dim is None else x
     (axis,) = _axes("repeat_interleave", y, 0 if dim is None else dim)
-    index = torch.arange(y.shape[axis]).repeat_interleave(repeats)
+    index = torch.arange(y.shape[axis], device="cpu").repeat_interleave(repeats)
     return copies("repeat_interleave", y, {axis: index})
 
 

@@ -100,7 +100,8 @@ def constant(value: Any, beside: BFPTensor, what: str, wide: bool = False) -> BF
     if isinstance(value, Tensor):
         check_constant(value, what)
     else:
-        value = torch.full([1] * beside.dim(), float(value))
+        size = [1] * beside.dim()
+        value = torch.full(size, float(value), dtype=torch.float32, device="cpu")
     real = value.to(beside.device).double()
     bits = 32 if wide else beside.layer_bits
     return BFPTensor.from_real(real, f"constant of {what}", beside.by_rows, bits)

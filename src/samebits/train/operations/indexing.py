@@ -81,7 +81,7 @@ def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
     outside their axis.
     """
     parts = index if isinstance(index, tuple) else (index,)
-    parts = tuple(torch.tensor(p) if isinstance(p, list) and p else p for p in parts)
+    parts = tuple(torch.tensor(p, device="cpu") if isinstance(p, list) and p else p for p in parts)
     by = [at for at, p in enumerate(parts) if isinstance(p, Tensor) and p.dtype in INTEGERS]
     simple = [p for at, p in enumerate(parts) if at not in by]
     known = all(isinstance(p, int | slice | None) or p is ... for p in simple)
@@ -305,7 +305,8 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     and of its shape where it has no size."""
 
     def made(x: BFPTensor, *given: Any, **options: Any) -> Tensor:
-        return make(torch.empty((), device=x.device).expand(x.shape), *given, **options)
+        like = torch.empty((), dtype=torch.float32, device=x.device)
+        return make(like.expand(x.shape), *given, **options)
 
     return made
 

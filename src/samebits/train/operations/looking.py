@@ -32,7 +32,7 @@ def _looked(name: str) -> Callable[..., Any]:
         if recorded and name in DIFFERENTIABLE:
             raise UnsupportedError(
                 f"{name} of BFP tensors has no gradient: expected torch.no_grad() around it, or a "
-                "tensor that requires none; read values with .dequantize()"
+                "tensor that requires none; read values with .detach().dequantize()"
             )
         values = [a.detach().dequantize() if isinstance(a, BFPTensor) else a for a in args]
         return method(*values, **options)

@@ -212,7 +212,9 @@ def unrolled(
     e_zero: Exponent = formats.EXPONENT_MIN  # of c before the first step
     if not (isinstance(e_first, int) and isinstance(e_second, int)):
         whole = (steps, n, 4 * size)
-        e_first, e_second = (torch.as_tensor(e).expand(whole) for e in (e_first, e_second))
+        e_first, e_second = (
+            torch.as_tensor(e, device=codes.device).expand(whole) for e in (e_first, e_second)
+        )
         e_zero = torch.full((n, 1), formats.EXPONENT_MIN, device=codes.device)
     grid, order = _Grid.of(e_first, e_second, e_biases), order_of(steps, reverse)
     k, lookup = kernels.of(codes), tables(str(codes.device))

@@ -64,7 +64,7 @@ def _around(mode: str, size: int, low: int, high: int) -> Tensor:
             f"pad: expected sizes of at most {most} of an axis of {size}, mode {mode}, found "
             f"{(low, high)}"
         )
-    at = torch.arange(-low, size + high)
+    at = torch.arange(-low, size + high, device="cpu")
     if mode == "reflect":
         return size - 1 - (size - 1 - at.abs()).abs()
     return at % size if mode == "circular" else at.clamp(0, size - 1)
@@ -151,7 +151,7 @@ class Line:
 
 def _line(n: int, m: int, corners: bool) -> Line:
     """The line from n to m positions. Raises UnsupportedError for weights that are too large."""
-    at = torch.arange(m)
+    at = torch.arange(m, device="cpu")
     if corners:
         position, whole = at * (n - 1), max(m - 1, 1)
     else:
@@ -192,7 +192,7 @@ def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
     """An image [n, c, h, w] with sides between whose pixels it interpolates."""
     lines = [_line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
     met = [
-        line.back(torch.ones(m, dtype=torch.int64), 0, n)
+        line.back(torch.ones(m, dtype=torch.int64, device="cpu"), 0, n)
         for line, n, m in zip(lines, x.shape[2:], sides, strict=True)
     ]
     if (most := math.prod(int(v.max()) for v in met)) >= MAX_WEIGHTS:
@@ -208,9 +208,9 @@ def _nearest(x: BFPTensor, sides: tuple[int, int], exact: bool) -> BFPTensor:
     """An image [n, c, h, w] with sides whose pixels it repeats or leaves out."""
     chosen = {}
     for axis, m in zip((2, 3), sides, strict=True):
-        n, at = x.shape[axis], torch.arange(m)
+        n, at = x.shape[axis], torch.arange(m, device="cpu")
         index = (2 * at + 1) * n // (2 * m) if exact else at * n // m
-        if not torch.equal(index, torch.arange(n)):
+        if not torch.equal(index, torch.arange(n, device="cpu")):
             chosen[axis] = index
     return copies("interpolate", x, chosen) if chosen else x
 

@@ -85,7 +85,7 @@ class Workers:
 
     def total(self, count: int) -> int:
         """The sum of every worker's `count`."""
-        return int(self.gather(torch.tensor(count)).sum())
+        return int(self.gather(torch.tensor(count, device="cpu")).sum())
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """A float model whose backward pass leaves the mean gradient of all workers."""
@@ -99,7 +99,9 @@ class Workers:
     def agree(self, facts: dict[str, str]) -> None:
         """InputError unless every worker holds the same facts (name: text)."""
         digests = [hashlib.sha256(text.encode()).digest()[:8] for text in facts.values()]
-        own = torch.tensor([int.from_bytes(digest, "little", signed=True) for digest in digests])
+        own = torch.tensor(
+            [int.from_bytes(digest, "little", signed=True) for digest in digests], device="cpu"
+        )
         for rank, other in enumerate(self.gather(own)):
             for index, name in enumerate(facts):
                 if other[index] != own[index]:

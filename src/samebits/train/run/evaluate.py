@@ -44,7 +44,8 @@ def count_correct(
     correct = 0
     stride = EVALUATION_BATCH * workers.size
     for start in range(EVALUATION_BATCH * workers.rank, len(labels), stride):
-        indices = torch.arange(start, min(start + EVALUATION_BATCH, len(labels)))
+        last = min(start + EVALUATION_BATCH, len(labels))
+        indices = torch.arange(start, last, device="cpu")
         guesses = classifier.logits(data.batch(split, indices)).argmax(-1)
         correct += int((guesses == labels[indices]).sum())
     return workers.total(correct)
@@ -60,7 +61,7 @@ def measured(classifier: Classifier, data: Dataset, workers: Workers = ALONE) ->
             count_correct(classifier, data, workers=workers), data.test_labels.numel(), {}
         )
     tally = Tally(data)
-    for indices in torch.arange(len(data.test_labels)).split(EVALUATION_BATCH):
+    for indices in torch.arange(len(data.test_labels), device="cpu").split(EVALUATION_BATCH):
         outputs = classifier.logits(data.batch("test", indices))
         tally.add(outputs.double().numpy(), data.test_labels[indices].numpy())
     return tally.metrics()
@@ -68,7 +69,8 @@ def measured(classifier: Classifier, data: Dataset, workers: Workers = ALONE) ->
 
 def gives_one_output(classifier: Classifier, data: Dataset) -> bool:
     """Whether the first test samples, a batch, differ and all have the same logits."""
-    images = data.batch("test", torch.arange(min(EVALUATION_BATCH, len(data.test_labels))))
+    count = min(EVALUATION_BATCH, len(data.test_labels))
+    images = data.batch("test", torch.arange(count, device="cpu"))
     if bool((images == images[:1]).all()):
         return False
     logits = classifier.logits(images)
@@ -80,7 +82,7 @@ def nats_per_token(classifier: Classifier, data: Dataset) -> float | None:
     if not data.language:
         return None
     total = 0.0
-    for indices in torch.arange(len(data.test_labels)).split(EVALUATION_BATCH):
+    for indices in torch.arange(len(data.test_labels), device="cpu").split(EVALUATION_BATCH):
         logits = classifier.logits(data.batch("test", indices)).double().flatten(0, 1)
         labels = data.test_labels[indices].flatten()
         total += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
@@ -105,7 +107,7 @@ def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) 
         return None
     count = min(CALIBRATION_IMAGES, len(data.train_labels))
     batches = [
-        torch.arange(start, min(start + CALIBRATION_BATCH, count))
+        torch.arange(start, min(start + CALIBRATION_BATCH, count), device="cpu")
         for start in range(0, count, CALIBRATION_BATCH)
     ]
     try:

@@ -117,7 +117,7 @@ class Exchange:
         """
         if self._bits == 16:
             parts = [tuple(requantized(*part, 16) for part in mine) for mine in parts]
-        facts = torch.tensor([*(_exponent(p) for p in parts), max(map(len, parts))])
+        facts = torch.tensor([*map(_exponent, parts), max(map(len, parts))], device="cpu")
         *exponents, count = self._workers.largest(facts).tolist()
         sizes = [p.numel() for p in parameters]
         slice_ = -(-sum(sizes) // (self._workers.size * GRANULE)) * GRANULE
@@ -132,7 +132,7 @@ class Exchange:
         total = decode(self._workers.scatter(sent), slice_, count, self._bits)
         ranges = _ranges(sizes, self._workers.rank * slice_, slice_)
         k = kernels.of(total)
-        tops = torch.tensor([k.largest_of(total[at]) for at in ranges])
+        tops = torch.tensor([k.largest_of(total[at]) for at in ranges], device="cpu")
         largest = self._workers.largest(tops).tolist()
         codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits], device=device)
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):

@@ -393,7 +393,7 @@ class _Run:
 
     def _first_images(self, parts: int) -> Batch:
         """As many training images as one of `parts` parts of a batch has."""
-        indices = torch.arange(self.config.batch // parts)
+        indices = torch.arange(self.config.batch // parts, device="cpu")
         return self.data.batch("train", indices), self.data.targets("train", indices)
 
     def _batch(self, indices: torch.Tensor, words: torch.Tensor) -> Batch:

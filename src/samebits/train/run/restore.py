@@ -226,10 +226,12 @@ def _check_arch(path: Path, trained: str, given: str | nn.Module | None) -> None
         )
 
 
-def _built(path: Path, arch: str, input_shape: Shape, classes: int) -> nn.Module:
+def _built(
+    path: Path, arch: str, input_shape: Shape, classes: int, device: str = "cpu"
+) -> nn.Module:
     """The architecture. CheckpointError where it does not take such an input."""
     try:
-        return build(arch, input_shape, classes)
+        return build(arch, input_shape, classes, device)
     except InputError as error:
         raise _not_written(path, error) from error
 
@@ -247,8 +249,7 @@ def _check_sizes(
 
     On torch's meta device, before memory is taken for such a model.
     """
-    with torch.device("meta"):
-        model = _built(path, config.arch, input_shape, classes)
+    model = _built(path, config.arch, input_shape, classes, "meta")
     end, dtype = (".codes", torch.int8) if config.numerics == "bfp" else ("", torch.float32)
     expected = {
         name + end: torch.empty(parameter.shape, dtype=dtype, device="meta")

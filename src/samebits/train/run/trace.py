@@ -107,7 +107,7 @@ class Recorder:
     def take(self) -> Tensor:
         """Hashes of the shards since the last call: outputs, loss, gradients; int64 [shards, .]."""
         shards, self._shards = self._shards, []
-        return torch.tensor(shards, dtype=torch.int64)
+        return torch.tensor(shards, dtype=torch.int64, device="cpu")
 
     def state(self) -> list[int]:
         """The hash of every entry of the state dict, in sorted order of their names."""

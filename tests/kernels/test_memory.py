@@ -1,0 +1,437 @@
+"""No tensor reaches C but the one that C was made for: device, type, order and size are checked."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import samebits
+from samebits.errors import InputError
+from samebits.kernels import build, memory, native
+from samebits.kernels.adam import AdamTerms
+from samebits.kernels.eager import Eager
+from samebits.kernels.geometry import Window, conv_shape
+from samebits.kernels.memory import I8, I16, I32, I64, pointer, word_pointer
+from samebits.kernels.moments import Draw, Update
+from samebits.kernels.native import Native
+from samebits.kernels.protocol import Gradient, Kernels, SGDTerms, Term
+
+ROOMS = ("kernels", "train", "numerics")
+OPERATIONS = {
+    name for name, method in vars(Kernels).items() if inspect.isfunction(method) and name[0] != "_"
+}
+
+
+def codes(kind: torch.dtype, *shape: int, high: int = 100) -> Tensor:
+    order = torch.Generator().manual_seed(sum(shape))
+    return torch.randint(-high, high + 1, shape, generator=order).to(kind)
+
+
+def positive(kind: torch.dtype, *shape: int) -> Tensor:
+    return codes(kind, *shape).abs() + 1
+
+
+def image(kind: torch.dtype, *shape: int) -> Tensor:
+    return codes(kind, *shape).contiguous(memory_format=torch.channels_last)
+
+
+def moments(*shape: int) -> Tensor:
+    """Codes e6m9 of ordinary size."""
+    return (40 * 512 + positive(I16, *shape)) * (codes(I16, *shape).sign() | 1)
+
+
+def sgd_terms() -> SGDTerms:
+    gradient = Gradient(((codes(I32, 4, 6), -8), (codes(I32, 4, 6, high=50), -9)), (100, 100))
+    return SGDTerms(
+        gradient,
+        codes(I8, 4, 6),
+        codes(I16, 4, 6),
+        -20,
+        (3, -10),
+        Term(moments(4, 6), -3, (40000, -16), 40 * 512 + 101),
+        Draw(1, 2, 3),
+    )
+
+
+def adam_terms() -> AdamTerms:
+    state = (codes(I8, 4, 6), codes(I16, 4, 6), -20)
+    return AdamTerms(
+        *(codes(I32, 4, 6), -8, *state, moments(4, 6), -3, moments(4, 6).abs(), -3),
+        *(0.9, 0.999, 0.0, 0.01, 0.1, 0.0316, 1e-8, Draw(1, 2, 3)),
+    )
+
+
+def update(*shape: int) -> Update:
+    return Update(moments(*shape), 32768, -78, Draw(1, 2, 3))
+
+
+CONV = conv_shape((2, 3, 5, 5), (4, 3, 3, 3))
+DEPTHWISE = conv_shape((2, 4, 5, 5), (4, 1, 3, 3), groups=4)
+WINDOW = Window((2, 2), (2, 2), (0, 0))
+GATES, CELL, TABLE = (3, 8), (3, 2), (2, 65535)
+BY_ROWS = torch.tensor([[-1], [0], [2]])
+
+# Operands of every operation that its C takes.
+IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
+    name: (name.split(" ")[0], make)
+    for name, make in {
+        "largest_of": lambda: (codes(I32, 3, 4),),
+        "scale": lambda: (codes(I32, 3, 4), -3),
+        "scale by rows": lambda: (codes(I32, 3, 4), BY_ROWS.clone()),
+        "largest_rows": lambda: (codes(I32, 3, 4), (3, 1)),
+        "row_ends": lambda: (codes(I32, 3, 4), BY_ROWS.clone(), (3, 1)),
+        "scale_to": lambda: (codes(I64, 3, 4), -3, 16),
+        "resolve": lambda: ([(codes(I32, 3, 4), 0), (codes(I16, 3, 4), -1)],),
+        "conv": lambda: (codes(I8, 2, 3, 5, 5), codes(I8, 4, 3, 3, 3), CONV),
+        "conv depthwise": lambda: (codes(I8, 2, 4, 5, 5), codes(I8, 4, 1, 3, 3), DEPTHWISE),
+        "conv product": lambda: (
+            *(codes(I8, 1, 3, 1, 4), codes(I8, 4, 3, 1, 1)),
+            conv_shape((1, 3, 1, 4), (4, 3, 1, 1)),
+        ),
+        "conv_input_grad": lambda: (codes(I16, 2, 4, 3, 3), codes(I8, 4, 3, 3, 3), CONV),
+        "conv_input_grad depthwise": lambda: (
+            *(codes(I16, 2, 4, 3, 3), codes(I8, 4, 1, 3, 3), DEPTHWISE),
+        ),
+        "conv_weight_grad": lambda: (codes(I16, 2, 4, 3, 3), codes(I8, 2, 3, 5, 5), CONV),
+        "conv_weight_grad depthwise": lambda: (
+            *(codes(I32, 2, 4, 3, 3), codes(I8, 2, 4, 5, 5), DEPTHWISE),
+        ),
+        "with_bias": lambda: (
+            *(codes(I32, 2, 4, 3, 3), 100, -5, codes(I8, 4), codes(I16, 4), -25),
+        ),
+        "channel_sum": lambda: (codes(I16, 2, 4, 3, 3),),
+        "channel_stats": lambda: (codes(I8, 2, 4, 3, 3),),
+        "channel_affine": lambda: (codes(I8, 2, 4, 3, 3), codes(I64, 4), codes(I64, 4), -8),
+        "channel_grad_sums": lambda: (codes(I16, 2, 4, 3, 3), codes(I8, 2, 4, 3, 3)),
+        "batch_norm_grad": lambda: (
+            *(codes(I32, 2, 4, 3, 3), codes(I8, 2, 4, 3, 3), codes(I64, 3, 4), -4),
+        ),
+        "vector_stats": lambda: (codes(I8, 3, 6),),
+        "vector_normalized": lambda: (
+            *(codes(I8, 3, 6), Eager().vector_stats(codes(I8, 3, 6)), positive(I64, 3, 1), -20),
+        ),
+        "column_affine": lambda: (
+            *(codes(I16, 3, 6), codes(I64, 6), codes(I64, 6, high=9), -4, 0, 16),
+        ),
+        "vector_grad": lambda: (codes(I16, 3, 6), codes(I8, 3, 6), True, (0, -4), 0),
+        "vector_times": lambda: (codes(I16, 3, 6), positive(I64, 3, 1), -4),
+        "relu": lambda: (codes(I8, 3, 4),),
+        "relu_grad": lambda: (codes(I16, 3, 4), codes(I8, 3, 4)),
+        "used": lambda: (codes(I8, 3, 4),),
+        "lookup": lambda: (codes(I8, 3, 4), codes(I8, 255)),
+        "lookup_grad": lambda: (codes(I16, 3, 4), codes(I8, 3, 4), codes(I32, 255), -3),
+        "add": lambda: (codes(I8, 3, 4), 0, codes(I8, 4, 3).T.contiguous(), 1, 0),
+        "max_pool": lambda: (image(I8, 2, 3, 4, 4), WINDOW),
+        "max_pool_grad": lambda: (
+            codes(I32, 2, 3, 2, 2),
+            codes(I8, 2, 3, 2, 2).abs().to(torch.uint8) % 4,
+            *(torch.Size((2, 3, 4, 4)), WINDOW),
+        ),
+        "cross_entropy": lambda: (codes(I32, 3, 5), -4, torch.tensor([0, 4, -1]), 2),
+        "weighed_entropy": lambda: (codes(I32, 3, 5), -4, positive(I64, 3, 5) << 20),
+        "softmax": lambda: (codes(I8, 3, 5), -4, codes(I8, 3, 5) > -50),
+        "softmax by rows": lambda: (codes(I8, 3, 5), BY_ROWS - 4, None),
+        "softmax_grad": lambda: (codes(I16, 3, 5), codes(I8, 3, 5)),
+        "direction": lambda: (sgd_terms(), codes(I16, 4, 6)),
+        "sgd": lambda: (sgd_terms(), (40000, -26), 1 << 20, codes(I16, 4, 6)),
+        "adam": lambda: (adam_terms(), codes(I16, 4, 6)),
+        "lazy_carry": lambda: (codes(I8, 4, 6), codes(I16, 4, 6), update(4, 6), True),
+        "lazy_resplit": lambda: (codes(I8, 4, 6), codes(I16, 4, 6), update(4, 6), 1),
+        "lazy_rows": lambda: (
+            *(codes(I8, 3, 6), codes(I16, 3, 6), BY_ROWS - 9, update(3, 6), 127),
+        ),
+        "block_sums": lambda: (positive(torch.uint8, 5000), codes(I32, 1024)),
+        "lstm_gates": lambda: (
+            *(codes(I32, *GATES), codes(I32, 3, 8), codes(I64, 8), (0, -1, -2)),
+            codes(I16, *TABLE),
+        ),
+        "lstm_state_sum": lambda: (codes(I16, *GATES), codes(I16, *CELL), (-3, -4)),
+        "lstm_hidden": lambda: (codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE)),
+        "lstm_hidden_grad_sum": lambda: (codes(I16, *CELL), codes(I64, *CELL), (0, -1)),
+        "lstm_state_grad_sum": lambda: (
+            *(codes(I16, *CELL), codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE)),
+            *((codes(I16, *CELL), codes(I16, *GATES)), (-9, -9)),
+        ),
+        "lstm_gate_grads": lambda: (
+            *(codes(I16, *CELL), codes(I16, *CELL), codes(I16, *GATES), codes(I16, *CELL), 1),
+            *(codes(I16, *TABLE), codes(I16, *CELL), (-9, -9, -9, -9)),
+        ),
+    }.items()
+}
+SIZED_BY_THE_FIRST = {
+    *("largest_of", "scale", "scale by rows", "scale_to", "largest_rows", "row_ends", "with_bias"),
+    *("channel_sum", "channel_stats", "channel_affine", "vector_stats", "vector_normalized"),
+    *("vector_times", "relu", "used", "lookup", "max_pool", "cross_entropy", "softmax by rows"),
+    "block_sums",
+}
+# What `Native` has of torch: nothing of these reaches C, but by the operations above.
+IN_TORCH = {
+    *("saturated", "divide", "requantize", "shorten", "add_bias", "joint", "split", "square_sum"),
+    *("window_sum", "window_sum_grad", "span_sum"),
+}
+
+
+def tensors(value) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        return tensors([getattr(value, field.name) for field in fields(value)])
+    parts = value if isinstance(value, tuple | list) else ()
+    return [v for part in parts for v in tensors(part)]
+
+
+def exchanged(value, old: Tensor, new: Tensor):
+    """The operands with another tensor in the place of one."""
+    if value is old:
+        return new
+    if is_dataclass(value):
+        own = {f.name: exchanged(getattr(value, f.name), old, new) for f in fields(value)}
+        return replace(value, **own)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(exchanged(v, old, new) for v in value))
+    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
+        return type(value)([exchanged(v, old, new) for v in value])
+    return value
+
+
+class NoC:
+    """In the place of the compiled library: functions that do nothing but be counted."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def call(*_):
+            self.calls.append(name)
+            return 1
+
+        return call
+
+
+@pytest.fixture
+def watched(monkeypatch) -> tuple[Native, list[str]]:
+    """The native kernels without a library, and the functions of C that they have called."""
+    library = NoC()
+    monkeypatch.setattr(native, "load", lambda arch: library)
+    return Native(), library.calls
+
+
+@pytest.fixture(scope="module")
+def real() -> Native:
+    try:
+        return Native()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+
+
+def places() -> list:
+    return [
+        pytest.param(name, at, id=f"{name}-{at}")
+        for name, (_, make) in IN_C.items()
+        for at in range(len(tensors(make())))
+    ]
+
+
+def test_every_operation_is_here():
+    assert {operation for operation, _ in IN_C.values()} | IN_TORCH == OPERATIONS
+    for name in IN_TORCH:
+        assert getattr(Native, name) is getattr(Eager, name)
+
+
+@pytest.mark.parametrize("name", IN_C)
+def test_these_operands_are_taken_by_c(watched, real, name):
+    operation, make = IN_C[name]
+    k, calls = watched
+    with contextlib.suppress(MemoryError):  # what a result of 1 says here and there
+        getattr(k, operation)(*make())
+    assert calls
+    given, alike = make(), make()
+    found, expected = (getattr(k, operation)(*v) for k, v in ((real, given), (Eager(), alike)))
+    if expected is not None:  # `sgd` of torch: has none
+        for a, b in zip(tensors([found, given]), tensors([expected, alike]), strict=True):
+            assert torch.equal(a.long(), b.long())
+
+
+def short(v: Tensor) -> Tensor:
+    return v.flatten()[:-1].clone() if v.dim() == 1 else v[..., :-1].clone()
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        pytest.param(lambda v: v.to("meta"), id="meta"),
+        pytest.param(lambda v: v.double(), id="real"),
+        pytest.param(lambda v: v.to_sparse(), id="sparse"),
+        pytest.param(short, id="short"),
+    ],
+)
+@pytest.mark.parametrize(("name", "at"), places())
+def test_no_other_tensor_reaches_c(watched, name, at, spoiled):
+    """A tensor of another device, type, layout or size in the place of any operand.
+
+    There is an error, by the check or by torch before; or the operation is left to torch.
+    """
+    operation, make = IN_C[name]
+    given = make()
+    chosen = tensors(given)[at]
+    if spoiled is short and at == 0 and name in SIZED_BY_THE_FIRST:
+        assert chosen.numel() > short(chosen).numel()  # a smaller problem, and no error
+        return
+    k, calls = watched
+    try:
+        getattr(k, operation)(*exchanged(given, chosen, spoiled(chosen)))
+    except (InputError, RuntimeError, IndexError, ValueError, NotImplementedError):
+        return
+    # Rows whose sums and shifts leave no C, but for what torch has made of them.
+    assert calls == [] or (name, at) == ("vector_normalized", 0)
+
+
+@pytest.mark.parametrize(("name", "at"), places())
+def test_memory_in_another_order_gives_the_same_or_is_refused(real, name, at):
+    """Every second element of a larger tensor."""
+    operation, make = IN_C[name]
+    given, alike = make(), make()
+    chosen = tensors(given)[at]
+    wide = torch.stack([chosen, chosen + 1], -1)[..., 0]
+    assert wide.numel() < 2 or not wide.is_contiguous()
+    given = exchanged(given, chosen, wide)
+    expected = getattr(real, operation)(*alike)
+    try:
+        found = getattr(real, operation)(*given)
+    except InputError as error:
+        refused = str(error)
+    else:
+        refused = ""
+    if refused:
+        assert "expected a tensor of" in refused
+        return
+    if (
+        operation == "sgd" and found is None
+    ):  # which leaves such weights to `direction` and `lazy_carry`
+        assert torch.equal(wide, chosen)
+        return
+    for a, b in zip(tensors([found, given]), tensors([expected, alike]), strict=True):
+        assert torch.equal(a.long(), b.long())
+
+
+# --- the check --------------------------------------------------------------------------------
+
+
+def test_pointers_of_what_c_takes():
+    v = codes(I32, 2, 3, 4, 5)
+    assert pointer(v, 120, I16, I32) == v.data_ptr()
+    last = v.contiguous(memory_format=torch.channels_last)
+    assert pointer(last, 120, I32) == last.data_ptr()
+    assert pointer(None, 120, I32) is None
+    assert pointer(v[:0], 0, I32) is not None
+    at_odd_bytes = torch.zeros(9, dtype=I8)[1:]
+    assert pointer(at_odd_bytes, 8, I8) == at_odd_bytes.data_ptr()
+    assert pointer(codes(I32, 9)[1:], 8, I32) % 8 == 4  # aligned as its type needs
+
+
+def freed() -> Tensor:
+    v = codes(I32, 8)
+    v.untyped_storage().resize_(0)
+    return v
+
+
+UNALIGNED = torch.frombuffer(bytearray(33), dtype=I32, offset=1)
+REFUSED = {
+    "another device": codes(I32, 8).to("meta"),
+    "another type": codes(I64, 8),
+    "a size": codes(I32, 9),
+    "gaps": codes(I32, 8, 2)[:, 0],
+    "one element for all": torch.zeros(1, dtype=I32).expand(8),
+    "an order of axes": codes(I32, 4, 2).T,
+    "a sparse layout": codes(I32, 8).to_sparse(),
+    "no memory": freed(),
+    "not aligned": UNALIGNED,
+}
+
+
+@pytest.mark.parametrize("v", REFUSED.values(), ids=REFUSED)
+def test_pointers_of_others_are_refused(v):
+    with pytest.raises(InputError, match=r"expected a tensor of 8 .* of int32 .*, found int") as e:
+        pointer(v, 8, I32)
+    assert str(e.value).endswith(
+        "give the model, its input and its targets one device and types "
+        "as `samebits.train` makes them"
+    )
+
+
+def test_weights_lie_in_the_order_of_random_words():
+    v = codes(I16, 2, 3, 4, 5)
+    last = v.contiguous(memory_format=torch.channels_last)
+    assert word_pointer(last, 120, I16) == last.data_ptr()
+    with pytest.raises(InputError, match="channels last in memory"):
+        word_pointer(v, 120, I16)
+
+
+def test_only_whole_numbers_are_widened():
+    assert memory.integers(codes(I8, 4), I32).dtype == I32
+    for other in (torch.ones(4), torch.ones(4, dtype=torch.bool)):
+        with pytest.raises(InputError, match="int8 or int16 or int32 or int64"):
+            memory.integers(other, I32)
+
+
+def test_nothing_else_gives_addresses_away():
+    """`data_ptr` is asked for where it is checked, and where only numbers are compared."""
+    compared = {"train/deployed/export.py", "train/run/measure.py"}
+    compared |= {"recompute/network/trace.py", "recompute/run/passes.py"}
+    root = Path(samebits.__file__).parent
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if ".data_ptr()" in path.read_text(encoding="utf-8")
+    }
+    assert found == {"kernels/memory.py"} | compared
+
+
+# --- a caller's default device and type -------------------------------------------------------
+
+FACTORIES = {
+    *("empty", "zeros", "ones", "full", "tensor", "as_tensor", "asarray", "scalar_tensor"),
+    *("arange", "linspace", "logspace", "eye", "empty_strided", "tril_indices", "triu_indices"),
+    *("rand", "randn", "randint", "randperm", "hann_window", "hamming_window"),
+}
+OF_FLOATS = {"empty", "zeros", "ones", "linspace", "eye", "rand", "randn"}  # by default
+FLOAT_MODELS = "architectures.py"  # the layers of a float model follow the caller's defaults
+
+
+def made_by_default(text: str) -> list[str]:
+    """Calls of torch in which a default device, or a default type, decides what is made."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if ast.unparse(node.func.value) != "torch" or node.func.attr not in FACTORIES:
+            continue
+        named = {keyword.arg for keyword in node.keywords}
+        on_meta = any(k.arg == "device" and ast.unparse(k.value) == "'meta'" for k in node.keywords)
+        untyped = node.func.attr in OF_FLOATS and "dtype" not in named and not on_meta
+        if "device" not in named or untyped:
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_tensors_made_by_default_are_found():
+    assert len(made_by_default("torch.zeros(3, device=d)\ntorch.arange(3)\ntorch.full(3, 0)")) == 3
+    assert not made_by_default("x.new_zeros(3)\ntorch.zeros(3, dtype=k, device=d)")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_made_has_a_device_and_a_type_of_its_own(room):
+    """A default device of the caller's would give C other memory, a default type other bits."""
+    folder = Path(samebits.__file__).parent / room
+    paths = [path for path in folder.rglob("*.py") if path.name != FLOAT_MODELS]
+    assert len(paths) > 5
+    found = {str(path): made_by_default(path.read_text(encoding="utf-8")) for path in paths}
+    assert {path: calls for path, calls in found.items() if calls} == {}
