@@ -38,14 +38,14 @@ def run(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> list[Array]
     """
     last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
     last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
-    live = _checked_inputs(graph, graph.inputs, inputs, exact)
+    live = read_inputs(graph, graph.inputs, inputs, exact)
     for index, node, results in _steps(graph, live, exact):
         live.update(zip(node.outputs, results, strict=True))
         for name in {*node.inputs, *node.outputs}:
             if last.get(name, -1) <= index:
                 live.pop(name, None)
     return [
-        _declared(_read(graph, live, name, exact), graph.values[name]) for name in graph.outputs
+        stored_as(_read(graph, live, name, exact), graph.values[name]) for name in graph.outputs
     ]
 
 
@@ -73,15 +73,15 @@ def run_steps(
         states = {s.input: initial_state(graph, s, exact) for s in graph.states}
     else:
         names = [state.input for state in graph.states]
-        states = _checked_inputs(graph, names, initial, exact)
+        states = read_inputs(graph, names, initial, exact)
     found: list[list[Array]] = [[] for _ in graph.outputs]
     for arrays in zip(*sequences, strict=True):
-        live = _checked_inputs(graph, own, arrays, exact) | states
+        live = read_inputs(graph, own, arrays, exact) | states
         for _, node, results in _steps(graph, live, exact):
             live.update(zip(node.outputs, results, strict=True))
         states = {s.input: _read(graph, live, s.output, exact) for s in graph.states}
         for made, name in zip(found, graph.outputs, strict=True):
-            made.append(_declared(_read(graph, live, name, exact), graph.values[name]))
+            made.append(stored_as(_read(graph, live, name, exact), graph.values[name]))
     return [
         np.stack(made)
         if made
@@ -102,18 +102,26 @@ def initial_state(graph: Graph, state: State, exact: bool = False) -> Array:
 
 def trace(graph: Graph, inputs: Sequence[Any], exact: bool = False) -> dict[str, Array]:
     """Every value but the constants, by name, in the order of computation; types as in `run`."""
-    live = _checked_inputs(graph, graph.inputs, inputs, exact)
+    live = read_inputs(graph, graph.inputs, inputs, exact)
     for _, node, results in _steps(graph, live, exact):
         live.update(zip(node.outputs, results, strict=True))
     return {
-        name: _declared(array, graph.values[name])
+        name: stored_as(array, graph.values[name])
         for name, array in live.items()
         if name and name not in graph.constants
     }
 
 
-def evaluate(node: Node, arrays: Sequence[Array | None], types: Mapping[str, Value]) -> list[Array]:
-    """The outputs of one node: float64 or Fractions where real, else of the declared type."""
+def evaluate(
+    node: Node,
+    arrays: Sequence[Array | None],
+    types: Mapping[str, Value],
+    leading: tuple[int, ...] = (),
+) -> list[Array]:
+    """The outputs of one node: float64 or Fractions where real, else of the declared type.
+
+    leading: axes that its results have in front of those of their declared shapes
+    """
     record = op_named(node.op)
     try:
         # NaN and infinities of float mode are results like others.
@@ -124,7 +132,7 @@ def evaluate(node: Node, arrays: Sequence[Array | None], types: Mapping[str, Val
     except (ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
         raise InputError(f"node {node.name!r} ({node.op}): {error}") from error
     return [
-        _carried(np.asarray(result), types[name]) if name else np.asarray(result)
+        _carried(np.asarray(result), types[name], leading) if name else np.asarray(result)
         for name, result in zip(node.outputs, results, strict=False)
     ]
 
@@ -153,11 +161,12 @@ def _read(graph: Graph, live: Mapping[str, Array], name: str, exact: bool) -> Ar
 # --- types ----------------------------------------------------------------------------------
 
 
-def _carried(array: Array, value: Value) -> Array:
+def _carried(array: Array, value: Value, leading: tuple[int, ...]) -> Array:
     """A node's result as it is kept between nodes; its shape and range are those declared."""
-    if array.shape != value.shape:
+    if array.shape != (*leading, *value.shape):
         raise InputError(
-            f"value {value.name!r}: expected shape {list(value.shape)}, found {list(array.shape)}"
+            f"value {value.name!r}: expected shape {[*leading, *value.shape]}, found "
+            f"{list(array.shape)}"
         )
     if value.dtype in REALS:
         return array if array.dtype == object else array.astype(np.float64, copy=False)
@@ -174,7 +183,8 @@ def _carried(array: Array, value: Value) -> Array:
     return array.astype(kind)
 
 
-def _declared(array: Array, value: Value) -> Array:
+def stored_as(array: Array, value: Value) -> Array:
+    """A result as its declared type stores it."""
     if value.dtype in REALS and array.dtype != object:
         return stored(array, value.dtype)
     return array
@@ -185,9 +195,10 @@ def _first(array: Array, wrong: Array) -> str:
     return f"found {array.reshape(-1)[index]} at flat index {index}"
 
 
-def _checked_inputs(
-    graph: Graph, names: Sequence[str], inputs: Sequence[Any], exact: bool
+def read_inputs(
+    graph: Graph, names: Sequence[str], inputs: Sequence[Any], exact: bool = False
 ) -> dict[str, Array]:
+    """Inputs by name as operators take them. Raises InputError for what does not fit."""
     if len(inputs) != len(names):
         raise InputError(
             f"graph {graph.name!r}: expected {len(names)} inputs ({', '.join(names)}), found "

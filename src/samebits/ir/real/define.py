@@ -30,6 +30,7 @@ ANY = (*NUMBERS, *NARROW, *STORAGE, "bool")
 
 ELEMENTS_MAX = 2**28  # of one tensor: 2 GiB of float64
 UNIT_EXPONENTS = (-900, 900)  # of two of them the product is far from the ends of binary64
+SAMPLES = "samples"  # of a node whose first operand holds so many along its first axis (`ir.many`)
 EXACT_FLOAT = 2**53  # float64 holds every integer up to here
 
 
@@ -308,11 +309,14 @@ def bilinear(
     axis: int | None = None,
     unit_shape: tuple[int, ...] = (),
     terms: int | None = None,
+    samples: int = 1,
 ) -> Array:
     """function(a, b), whose every output is a sum of products a * b, each b used at most once.
 
     axis: the axis of `b` that reaches the output, if one does, and there reshaped to `unit_shape`.
     terms: the most products in one sum; None: the elements of `b`, of one position along `axis`.
+    samples: the number of samples that lie along the first axis of `a` and of the result; each has
+    the bits that it has alone.
     Everything goes through float64 matrix products where every partial sum is an integer of at
     most 2**53, hence exact in any order: integers and exact numbers (through Python integers where
     those are larger), and binary64 numbers in parts (`_sums_of_parts`).
@@ -320,7 +324,7 @@ def bilinear(
     if a.dtype.kind == "f" and b.dtype.kind == "f":
         if terms is None:
             terms = b.size // max(1, 1 if axis is None else b.shape[axis])
-        return _sums_of_parts(function, a, b, axis, unit_shape, terms)
+        return _sums_of_parts(function, a, b, axis, unit_shape, terms, samples)
     if a.dtype != object and b.dtype != object:
         return _integer_sums(function, a.astype(np.int64), b.astype(np.int64), axis)
     whole_a, unit_a = common_unit(rationals(a))
@@ -337,6 +341,7 @@ def _sums_of_parts(
     axis: int | None,
     unit_shape: tuple[int, ...],
     terms: int,
+    samples: int,
 ) -> Array:
     """function(a, b) of binary64 numbers with the same bits in whatever order a library adds.
 
@@ -348,15 +353,23 @@ def _sums_of_parts(
     no statistics are taken of them.
     """
     bits = (53 - (max(terms, 1) - 1).bit_length()) // 2
-    a_unit, b_unit = _units(a, None, bits), _units(b, axis, bits)
+    rows = a.reshape(samples, -1) if samples > 1 else a
+    a_unit, b_unit = _units(rows, 0 if samples > 1 else None, bits), _units(b, axis, bits)
     if not (a.size and b.size and np.isfinite(a_unit).all() and np.isfinite(b_unit).all()):
-        return function(a, b)
+        if samples == 1:
+            return function(a, b)
+        each = (
+            _sums_of_parts(function, x, b, axis, unit_shape, terms, 1) for x in np.split(a, samples)
+        )
+        return np.concatenate(list(each))
+    if samples == 1:
+        a_unit = a_unit.reshape(())
+    else:
+        a_unit = np.repeat(a_unit, len(a) // samples).reshape(-1, *[1] * (a.ndim - 1))
     (a_high, a_low), (b_high, b_low) = _parts(a, a_unit, bits), _parts(b, b_unit, bits)
     low = function(a_high, b_low) + function(a_low, b_high)
     sums = function(a_high, b_high) + low * 2.0**-bits
-    return np.asarray(
-        sums * a_unit.reshape(()) * b_unit.reshape(unit_shape if axis is not None else ())
-    )
+    return np.asarray(sums * a_unit * b_unit.reshape(unit_shape if axis is not None else ()))
 
 
 def _units(array: Array, axis: int | None, bits: int) -> Array:

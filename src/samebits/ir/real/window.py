@@ -14,7 +14,7 @@ import numpy as np
 
 from samebits.ir.ops import Array, Attributes, Type, window_count
 from samebits.ir.real import define as real
-from samebits.ir.real.define import Inputs, define, integers, map_exact
+from samebits.ir.real.define import SAMPLES, Inputs, define, integers, map_exact
 from samebits.ir.real.functions import total
 from samebits.ir.traits import Trait
 
@@ -170,7 +170,8 @@ def _add_bias(y: Array, b: Array | None) -> Array:
 def _conv(arrays: Inputs, attributes: Attributes) -> list[Array]:
     x, w, b = arrays
     channel = (-1, *[1] * (x.ndim - 2))
-    y = real.bilinear(lambda p, q: correlate(p, q, attributes), x, w, 0, channel)
+    samples = attributes.get(SAMPLES, 1)
+    y = real.bilinear(lambda p, q: correlate(p, q, attributes), x, w, 0, channel, samples=samples)
     return [_add_bias(y, b)]
 
 
@@ -261,7 +262,11 @@ def _conv_transpose(arrays: Inputs, attributes: Attributes) -> list[Array]:
     # [C, O/group, ...] as [O, C/group, ...]
     grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)
     by_output = grouped.reshape(-1, w.shape[0] // group, *w.shape[2:])
-    y = real.bilinear(lambda p, q: _scatter(p, q, attributes), x, by_output, 0, (-1, *[1] * rank))
+    y = real.bilinear(
+        lambda p, q: _scatter(p, q, attributes),
+        *(x, by_output, 0, (-1, *[1] * rank)),
+        samples=attributes.get(SAMPLES, 1),
+    )
     pads, extra = attributes["pads"], attributes["output_padding"]
     y = _pad(y, [*[0] * rank, *extra], 0 if y.dtype != object else Fraction(0))
     cut = tuple(slice(pads[i], y.shape[2 + i] - pads[i + rank]) for i in range(rank))
