@@ -151,8 +151,15 @@ def _scale(value: Value, name: str) -> list[str]:
     if value.quantization is None:
         return []
     scales, zero = value.quantization.scales, value.quantization.zero_point
-    if len(scales) > 1:
-        return [f"/* {name}: {len(scales)} scales, one for each index of the last axis. */"]
+    if not value.quantization.plain:
+        axis = len(value.shape) + value.quantization.axis
+        return [
+            f"/* {name}: real number = SCALES[c] * (code - ZERO) + OFFSETS[c], c along AXIS. */",
+            f"#define {name}_AXIS {axis}",
+            *_table(f"{name}_SCALES", scales),
+            *_table(f"{name}_OFFSETS", [offset for _, offset in value.quantization.table]),
+            f"#define {name}_ZERO {_literal(zero)}",
+        ]
     parts = scale_parts(scales[0])
     if parts is None:
         return [
@@ -166,6 +173,12 @@ def _scale(value: Value, name: str) -> list[str]:
         f"#define {name}_SCALE_E {_literal(parts[1])}",
         f"#define {name}_ZERO {_literal(zero)}",
     ]
+
+
+def _table(name: str, numbers: Sequence[Fraction]) -> list[str]:
+    """A macro of numbers in binary64, for an array of them."""
+    items = [float(number).hex() for number in numbers]
+    return _continued([f"#define {name}", *f"    {{{wrapped_list(items, 5)}}}".split("\n")])
 
 
 def _literal(number: int) -> str:
@@ -260,7 +273,11 @@ def _conversions(graph: Graph, prefix: str) -> list[str]:
     """Inline functions that convert real numbers, for every port with one binary scale."""
     lines: list[str] = []
     for port, value in ports(graph):
-        if value.quantization is None or len(value.quantization.scales) > 1:
+        if value.quantization is None:
+            continue
+        if not value.quantization.plain:
+            if port.startswith("input"):
+                lines += _affine_code(f"{prefix.upper()}_{port.upper()}", f"{prefix}_{port}", value)
             continue
         if scale_parts(value.quantization.scales[0]) is None or byte_size(value) > 4 * value.size:
             continue
@@ -284,6 +301,22 @@ def _conversions(graph: Graph, prefix: str) -> list[str]:
             ]
         lines += ["}", ""]
     return lines
+
+
+def _affine_code(name: str, kind: str, value: Value) -> list[str]:
+    """A function that makes the code of a real number of one feature: one affine step."""
+    low, high = limits(value.dtype)
+    count = len(value.quantization.factors) if value.quantization is not None else 0
+    return [
+        "/* The code nearest to a real number of feature or channel c, ties to even. */",
+        f"static inline {kind}_t {kind}_code(float real, uint32_t c) {{",
+        f"    static const double scales[{count}] = {name}_SCALES;",
+        f"    static const double offsets[{count}] = {name}_OFFSETS;",
+        "    const double code = ((double)real - offsets[c]) / scales[c];",
+        f"    return ({kind}_t)samebits_nearest(code, {name}_ZERO, {_limit(low)}, {_limit(high)});",
+        "}",
+        "",
+    ]
 
 
 def _limit(number: int) -> str:

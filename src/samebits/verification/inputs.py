@@ -12,27 +12,29 @@ import numpy as np
 from samebits import progress
 from samebits.data.options import Reading, options_given
 from samebits.errors import InputError, NonFiniteError
-from samebits.ir import Graph, Quantization, Trait, Value, has
+from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.graph import moved_inputs
 from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
 from samebits.model import Model
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
 from samebits.samples import gather
-from samebits.spec.formats import round_binary32
+from samebits.spec.formats import round_binary32, round_real
 
 Array = np.ndarray[Any, Any]
 EXACT_BITS = 53
+NEAR_TIE = 2.0**-20
 FEW = 0.01  # part of the numbers, beyond the codes, that no note mentions
 NONE: Reading = {}
 
 
 def quantize_samples(array: Array, value: Value) -> Array:
-    """Real numbers as the codes of an input: saturate(rne(x / scale) + zero_point).
+    """Real numbers as the codes of an input: saturate(rne((x - offset) / scale) + zero_point).
 
     binary32 numbers and scales have 24-bit significands. If x / scale is not exactly halfway
     between two codes of at most 16 bits, it is at least 2**-42 of itself away from that, more than
-    the error of a binary64 division, so the rounded quotient is the exact one.
+    the error of a binary64 division, so the rounded quotient is the exact one. Less an offset, a
+    quotient near a tie is computed again in rationals.
     """
     assert value.quantization is not None
     with np.errstate(over="ignore"):  # beyond binary32 is infinite, and said below
@@ -44,8 +46,17 @@ def quantize_samples(array: Array, value: Value) -> Array:
             "remove or replace non-finite values"
         )
     low, high = limits(value.dtype)
+    scales, offsets = _floats(value)
     with np.errstate(over="ignore"):
-        codes = np.rint(x / _floats(value.quantization)) + value.quantization.zero_point
+        quotients = (x - offsets) / scales
+    codes = np.rint(quotients) + value.quantization.zero_point
+    if value.quantization.offsets:
+        near = np.abs(np.abs(quotients - np.rint(quotients)) - 0.5) < NEAR_TIE
+        pairs = np.broadcast_to(np.arange(scales.size).reshape(scales.shape), x.shape)
+        for index in map(tuple, np.argwhere(near)):
+            scale, offset = value.quantization.table[pairs[index]]
+            exact = round_real((Fraction(float(x[index])) - offset) / scale)
+            codes[index] = exact + value.quantization.zero_point
     return np.clip(codes, low, high).astype(value.dtype)
 
 
@@ -53,22 +64,38 @@ def dequantize(codes: Array, value: Value) -> Array:
     """Codes as binary32 reals: the exact value, rounded once where it has more than 24 bits."""
     if value.quantization is None:
         return codes
-    scales = value.quantization.scales
-    centred = codes.astype(np.int64) - value.quantization.zero_point
+    found = value.quantization
+    centred = codes.astype(np.int64) - found.zero_point
     bits = magnitude(centred).bit_length()
-    exact = all(
-        bits + s.numerator.bit_length() <= EXACT_BITS and Fraction(float(s)) == s for s in scales
+    exact = not found.offsets and all(
+        bits + s.numerator.bit_length() <= EXACT_BITS and Fraction(float(s)) == s
+        for s in found.scales
     )
     if exact:  # the products are, in binary64
-        return np.asarray(centred * _floats(value.quantization), np.float32)
-    reals = [_binary32(int(c) * scales[i % len(scales)]) for i, c in enumerate(centred.reshape(-1))]
+        return np.asarray(centred * _floats(value)[0], np.float32)
+    shape = _axis_shape(value)
+    places = np.broadcast_to(np.arange(len(found.table)).reshape(shape), codes.shape)
+    reals = [
+        _binary32(int(code) * found.table[place][0] + found.table[place][1])
+        for code, place in zip(centred.flat, places.flat, strict=True)
+    ]
     return np.array(reals, np.float32).reshape(codes.shape)
 
 
-def _floats(quantization: Quantization) -> Array:
-    """The scale, of rank 0, or one for each index of the last axis."""
-    scales = np.array([float(scale) for scale in quantization.scales])
-    return scales if quantization.factors else scales.reshape(())
+def _floats(value: Value) -> tuple[Array, Array]:
+    """The scale and the offset, or one of each for each index of an axis, in shapes that broadcast
+    to those of samples."""
+    assert value.quantization is not None
+    table = np.array([[float(s), float(o)] for s, o in value.quantization.table])
+    shape = _axis_shape(value)
+    return table[:, 0].reshape(shape), table[:, 1].reshape(shape)
+
+
+def _axis_shape(value: Value) -> tuple[int, ...]:
+    """The shape of factors along their axis of a value: its last axes, the others of size 1."""
+    found = value.quantization
+    assert found is not None
+    return () if found.plain else (len(found.factors), *[1] * (-found.axis - 1))
 
 
 def _binary32(value: Fraction) -> float:
@@ -271,13 +298,17 @@ def _say_beyond(array: Array, codes: Array, value: Value, source: str) -> None:
     if at_ends.mean() <= FEW:
         return
     assert value.quantization is not None
-    exact = array.astype(np.float64) / _floats(value.quantization) + value.quantization.zero_point
+    scales, offsets = _floats(value)
+    exact = (array.astype(np.float64) - offsets) / scales + value.quantization.zero_point
     beyond = float(((exact < low - 1) | (exact > high + 1)).mean())
     if beyond > FEW:
-        ends = [f"{x:g}" for x in dequantize(np.array([low, high]), value).tolist()]
+        reach = "the ranges of its features"
+        if value.quantization.plain:
+            ends = dequantize(np.array([low, high]), value).tolist()
+            reach = " to ".join(f"{x:g}" for x in ends)
         progress.note(
             f"{source}: {beyond:.0%} of the numbers for the input {value.name!r} lie beyond "
-            f"{' to '.join(ends)}, all that its codes stand for, and count as these ends; give "
+            f"{reach}, all that its codes stand for, and count as these ends; give "
             "values like those that the network was trained or calibrated on"
         )
 

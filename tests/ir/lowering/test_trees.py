@@ -165,9 +165,7 @@ def test_codes_by_feature_side_by_side(axis, scale, kept):
 
 
 def test_factors_of_another_axis():
-    with pytest.raises(
-        ValueError, match=r"expected 2 factors along the last axis of x: int8\[2, 3\]"
-    ):
+    with pytest.raises(ValueError, match=r"expected 2 factors along axis -1 of x: int8\[2, 3\]"):
         Value("x", "int8", (2, 3), Quantization(Fraction(1), 0, (1, 2)))
 
 

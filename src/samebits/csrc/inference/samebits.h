@@ -33,6 +33,30 @@ int32_t samebits_code(float x, uint32_t m, int32_t e, int32_t zero, int32_t low,
 /* The real number of a code: (code - zero) * m * 2**e, rounded once to binary32. m < 2**31. */
 float samebits_real(int32_t code, uint32_t m, int32_t e, int32_t zero);
 
+/* The code of code + zero, a quotient of real numbers: the nearest, ties to even, saturated to low
+ * and high; NaN counts as 0. Here, in binary64, for callers alone: no kernel has floating point. */
+static inline int32_t samebits_nearest(double code, int32_t zero, int32_t low, int32_t high) {
+    int32_t whole;
+    double rest;
+    if (code != code) {
+        return zero;
+    }
+    if (code <= (double)low - (double)zero) {
+        return low;
+    }
+    if (code >= (double)high - (double)zero) {
+        return high;
+    }
+    whole = (int32_t)code;
+    rest = code - (double)whole;
+    if (rest > 0.5 || (rest == 0.5 && (whole & 1))) {
+        whole++;
+    } else if (rest < -0.5 || (rest == -0.5 && (whole & 1))) {
+        whole--;
+    }
+    return whole + zero;
+}
+
 /* Four words that depend on (index, stream) alone: Philox4x32-10 with the key (stream, 0). */
 void samebits_philox(uint32_t index, uint32_t stream, uint32_t words[4]);
 

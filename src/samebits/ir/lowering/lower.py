@@ -22,6 +22,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import CODES, limits
+from samebits.ir.levels import InputEntry, entry_of
 from samebits.ir.lowering import normalize, pointwise, root, softmax
 from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.blocks import split_blocks
@@ -97,6 +98,8 @@ class _Lowering:
         self.builder = LoweringBuilder(graph)
         self.states: dict[str, State] = {}
         self.used: set[str] = set()  # values that are outputs
+        self.entries: set[str] = set()  # values that the codes of inputs stand for
+        self.entered: set[str] = set()  # nodes between inputs and those
 
     def run(self) -> Graph:
         """The integer graph, not yet optimised. Errors of a rule gain the node's name and operator;
@@ -107,6 +110,8 @@ class _Lowering:
         for name, array in self.graph.constants.items():
             self.states[name] = ConstantReals(array)
         for node in self.graph.nodes:
+            if node.name in self.entered:
+                continue
             states = [self.states[i] if i else None for i in node.inputs]
             try:
                 for output, state in zip(node.outputs, self._node(node, states), strict=True):
@@ -133,11 +138,15 @@ class _Lowering:
         if not value.dtype.startswith("float"):
             self.states[name] = Codes(self.builder.input(name, value.dtype, value.shape), order)
             return
-        readers = self.graph.consumers()[name]
+        own = name in self.graph.own_inputs
+        entry = entry_of(self.graph, name) if own else InputEntry(name)
+        readers = self.graph.consumers()[entry.value]
+        self.entries.add(entry.value)
+        self.entered.update(entry.nodes)
         wanted = {
             (self._input_quantization(node), self.graph.values[node.output].dtype)
             for node in readers
-            if node.op == "QuantizeLinear" and node.inputs[0] == name
+            if node.op == "QuantizeLinear" and node.inputs[0] == entry.value
         }
         if len(wanted) != 1 or any(node.op != "QuantizeLinear" for node in readers):
             raise UnsupportedError(
@@ -146,8 +155,10 @@ class _Lowering:
                 "its inputs too"
             )
         quantization, dtype = wanted.pop()
-        codes = Codes(self.builder.input(name, dtype, value.shape, quantization), order)
+        given = entry.before(quantization, value.shape)
+        codes = Codes(self.builder.input(name, dtype, value.shape, given), order)
         self.states[name] = Affine(codes, quantization.scale, quantization.zero_point)
+        self.states[entry.value] = self.states[name]
 
     def _output(self, name: str) -> str:
         """An output of the integer graph: codes, or an accumulator in one unit, with the
@@ -290,7 +301,7 @@ class _Lowering:
         _no_blocks(node)
         dtype = self.graph.values[node.output].dtype
         ends = saturation(dtype, node.attributes)
-        if node.inputs[0] in self.graph.inputs and isinstance(x, Affine):
+        if node.inputs[0] in self.entries and isinstance(x, Affine):
             return self._within(x.codes, ends, node.output)  # `_input` has made these the input
         target = CodeTarget(*self._scale_and_zero(node), dtype, node.output, ends)
         if isinstance(x, (ConstantReals, ConstantCodes)):

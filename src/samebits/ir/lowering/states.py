@@ -327,7 +327,8 @@ class LoweringBuilder(GraphBuilder):
         known = before.quantization
         if known is not None:
             shapes = before.shape, self.shape(made)
-            if not known.factors or keeps_channels(op, attributes, *shapes):
+            along_last = known.axis == -1 and not known.offsets
+            if known.plain or (along_last and keeps_channels(op, attributes, *shapes)):
                 self.values[made] = replace(self.values[made], quantization=known)
         return made
 
