@@ -35,10 +35,10 @@ import samebits as sb
 from samebits.data import Dataset
 from samebits.data import load as load_data
 from samebits.ir import interpreter
+from samebits.ir.signal import ratio
 from samebits.network import Network
 from samebits.pytorch import TorchExecutor
 from samebits.quantization import QuantizationReport
-from samebits.quantization.signal import ratio
 from samebits.train.architectures import build as build_architecture
 from samebits.verification.accuracy import correct, images
 from samebits.verification.backends.onnxruntime import pairs_saturate

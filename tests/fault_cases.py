@@ -156,10 +156,10 @@ def compiled(folder: Path, prefix: str) -> None:
 
 
 def old_package(folder: Path) -> None:
-    from samebits.onnx import save_qdq
+    from samebits.onnx import FileFacts, save_qdq
     from tiny_models import quantized_graph
 
-    save_qdq(quantized_graph(), folder / "model.onnx", rate=16000)
+    save_qdq(quantized_graph(), folder / "model.onnx", facts=FileFacts(16000))
     compiled(folder, "first")
 
 

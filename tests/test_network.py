@@ -316,12 +316,12 @@ def test_generated_c(net, tmp_path):
 def test_the_network_and_its_features_are_part_of_the_folder(tmp_path, monkeypatch):
     """All files of generated C take their place at once: a crash leaves no folder without some."""
     from samebits.codegen.packaging import package
-    from samebits.onnx import save_qdq
+    from samebits.onnx import FileFacts, save_qdq
     from tiny_models import quantized_graph
 
     written = {}
     monkeypatch.setattr(package, "write_folder", lambda out, files: written.update({out: files}))
-    save_qdq(quantized_graph(), tmp_path / "speech.onnx", rate=16000)
+    save_qdq(quantized_graph(), tmp_path / "speech.onnx", facts=FileFacts(16000))
     made = sb.load(tmp_path / "speech.onnx").compile(tmp_path / "c")
     assert list(written) == [tmp_path / "c"]
     assert {"model.c", "report.json", "model.onnx", "audio/audio.c"} <= set(written[tmp_path / "c"])
@@ -414,7 +414,9 @@ def test_reports(net, real, firmware, tmp_path):
     for part in ("Sequential", "input", "int8[1, 4]", "scale", "multiply-adds", "SQNR"):
         assert part in text, part
     assert "SQNR" not in str(real)
-    assert "SQNR" not in str(sb.load(net.save(tmp_path / "net.onnx")))
+    again = str(sb.load(net.save(tmp_path / "net.onnx")))
+    assert "integers against the float network" in again  # the file says it
+    assert "clipped" not in again
     assert "float16" in str(firmware)
     for any_net in (net, real, firmware):
         assert any_net._repr_html_().startswith("<iframe srcdoc=")

@@ -10,6 +10,9 @@ import pytest
 from pins import ROUTES, Route, UnavailableError
 from pins.book import check, read, regenerate
 
+# Routes train for a few steps: what that teaches is no network yet.
+pytestmark = pytest.mark.filterwarnings("ignore::samebits.errors.FidelityWarning")
+
 HASH = {letter: letter * 64 for letter in "abc"}
 
 

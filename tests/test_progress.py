@@ -95,6 +95,7 @@ def test_the_front_door_tells_what_it_does(tmp_path):
     stages = [event[0] for event in heard.events if isinstance(event, tuple)]
     assert stages == [
         "reading calibration", "calibrating", "comparing with the float network",
+        "measuring the integers against the float network",
         "verifying: reference", "verifying: torch",
         "generating C",
     ]  # fmt: skip

@@ -7,7 +7,6 @@ printing. docs/guide/python.md shows every one at work.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.excerpt import Part, excerpt_of, part_and_rest
-from samebits.network import MEASURED, Network
+from samebits.network import Network
 from samebits.results import (
     Audit,
     Evaluation,
@@ -77,6 +76,7 @@ def quantize(
     symmetry: float | None = None,
     gates: str | None = None,
     float_bias: bool | None = None,
+    floor: float | str | None = None,
     state: Mapping[str, str | int] | str | None = None,
     example: Any = None,
     arch: str | None = None,
@@ -118,11 +118,18 @@ def quantize(
                  is at least this part of the larger one; by default 0, all symmetric
     gates:       recurrent networks: q0.15 (the default), symmetric or asymmetric
     float_bias:  recurrent networks: biases stay float32, without the promise of the same bits
+    floor:       dB that every output has to keep of the float network, measured on every fourth
+                 sample, or FidelityError says what lost it; by default none, but a network that
+                 keeps less than 10 dB, or one decision of several, is a FidelityWarning
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
     reading:     of files and folders, be they calibration, finetune or both: target, resize,
-                 resample, colour, mean and std; of arrays: prepared (`data.Reading`)
+                 resample, colour, mean and std; of arrays: prepared (`data.Reading`); and shapes,
+                 set, start_at and end_at of the source, as `load` takes them
+
+    Where a network would be lost so, and no option of formats was given, the tensors that cost most
+    get twice the bits; a line of the report says which.
 
     The result is what its file will say, read back: `verify` and `compile` take it, and so does
     onnxruntime with its default options, or a note of the network says why that was not shown.
@@ -133,18 +140,20 @@ def quantize(
     from samebits.data import DataOptions, options_of
     from samebits.data.options import options_given
     from samebits.ir.canonical import canonicalize
+    from samebits.ir.fidelity import floor_of, lost_tensors
     from samebits.ir.lowering.check import check_lowerable
     from samebits.quantization import (
         Options,
-        RecurrentReport,
+        judged,
         quantize_network,
-        samples_of,
         tie_states,
     )
     from samebits.samples import example_of, gather, in_memory, is_module, kept
     from samebits.verification.backends.onnxruntime import not_taken
     from samebits.verification.deployable import deployable
+    from samebits.verification.fidelity import measured
 
+    wanted = floor_of(floor)
     part, reading = part_and_rest(reading)
     chosen = options_given(reading)
     where = str(calibration) if isinstance(calibration, str | Path) else "calibration"
@@ -188,18 +197,18 @@ def quantize(
     options.check(graph)
     check_lowerable(graph)
     arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.earlier)
-    quantized, report = quantize_network(graph, arrays, options, where)
-    made = deployable(replace(net.model, graph=quantized))
-    origin, first = None, []
-    if not isinstance(report, RecurrentReport):
-        measured = itertools.islice(samples_of(arrays, graph, where), MEASURED)
-        kept_samples = [[sample[name].copy() for name in graph.inputs] for sample in measured]
-        origin, first = (graph, kept_samples), kept_samples[0]
-    refused = not_taken(made.real, first)
-    net = Network(made, report, (refused,) if refused else (), origin)
-    if finetune is None:
-        return net
-    return net.finetune(finetune, epochs=epochs or 1, **tuning.chosen())
+    quantized = quantize_network(graph, arrays, options, where)
+    report = quantized.report
+    made = deployable(replace(net.model, graph=quantized.graph))
+    held = quantized.held
+    refused = not_taken(made.real, held.first[0] if held.first else [])
+    verdict = judged(measured(made, held, lost_tensors(report)), quantized)
+    made = replace(made, fidelity=verdict)
+    net = Network(made, report, (refused,) if refused else (), held)
+    if finetune is not None:
+        net = net.finetune(finetune, epochs=epochs or 1, **tuning.chosen())
+    net.check_fidelity(wanted)
+    return net
 
 
 def _found(net: Network) -> str:

@@ -56,6 +56,14 @@ class UnsupportedError(SamebitsError):
     """A layer, function or shape that samebits does not realise."""
 
 
+class FidelityError(SamebitsError):
+    """A network was quantized, and keeps less of the float network than the floor allows."""
+
+
+class FidelityWarning(UserWarning):
+    """A network was quantized, and its integers have lost the float network."""
+
+
 class CheckpointError(SamebitsError):
     """A checkpoint is missing, damaged, or belongs to another model or run."""
 

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from samebits.errors import (
     CheckpointError,
+    FidelityError,
     InputError,
     NonFiniteError,
     RangeError,
@@ -30,6 +31,7 @@ FILE, MEMORY, USAGE = "file", "memory", "usage"
 # The code of a class in a room; None stands for every other room.
 CODES: dict[type[SamebitsError], dict[str | None, str]] = {
     CheckpointError: {None: "checkpoint"},
+    FidelityError: {None: "fidelity"},
     WorkerError: {None: "worker"},
     NonFiniteError: {None: "non-finite"},
     RangeError: {None: "range-training", "ir": "range-network", "pytorch": "range-network"},

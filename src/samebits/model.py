@@ -13,12 +13,14 @@ from samebits.excerpt import CUTS, WHOLE, Excerpt
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.canonical import without_guards
 from samebits.ir.cut import cut
+from samebits.ir.fidelity import Fidelity, restored
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import simplify
 from samebits.ir.verify import verify
 from samebits.npu.machine.image import SUFFIX, read_program
 from samebits.npu.machine.program import Image, Program
+from samebits.onnx.metadata import FileFacts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +56,7 @@ class Model:
     deployed: the samebits.train model in deployed arithmetic, if it is one
     rate:     samples per second of the recordings it was trained on, if it was and says so
     earlier:  how the data of its training was read, of a training folder
+    fidelity: what quantization kept of the float network, as far as the file says
     """
 
     source: str
@@ -62,6 +65,12 @@ class Model:
     deployed: Any = None
     rate: int | None = None
     earlier: Earlier | None = None
+    fidelity: Fidelity | None = None
+
+    @cached_property
+    def facts(self) -> FileFacts:
+        """The metadata of a file of it."""
+        return FileFacts(self.rate, "" if self.fidelity is None else self.fidelity.stored())
 
     @cached_property
     def real(self) -> Graph:
@@ -179,11 +188,12 @@ def load(
         )
     check_part(part, kind, path)
     if kind == "graph":
+        from samebits.onnx import facts
         from samebits.onnx import load as read_graph
-        from samebits.onnx import sampling_rate
 
         file = path / ONNX_FILE if path.is_dir() else path
-        return Model(str(path), read_graph(file, part=part), rate=sampling_rate(file))
+        graph, known = read_graph(file, part=part), facts(file)
+        return Model(str(path), graph, rate=known.rate, fidelity=restored(known.fidelity))
     if kind == "exported":
         return Model(str(path), cut(_read_exported(path), part))
     if kind == "firmware":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,22 +12,26 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from samebits import progress
-from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.errors import (
+    FidelityError,
+    FidelityWarning,
+    InputError,
+    SamebitsError,
+    UnsupportedError,
+)
 from samebits.ir import Graph, Value
-from samebits.model import ONNX_FILE, Model
+from samebits.model import Model
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 
 if TYPE_CHECKING:
     from samebits.data import Reading
-    from samebits.quantization import QuantizationReport, RecurrentReport
+    from samebits.quantization import Fidelity, Held, QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
     from samebits.reports.page.verdict import BackendsCompared
 
 Array = np.ndarray[Any, Any]
-AUDIO = "audio"  # folder of the features, in that of a model of recordings
 MEASURED = 8  # samples on which a page says what layers lose
-VECTORS = 8  # samples of a package's own test
 TARGETS = ("c", "npu")
 
 
@@ -37,13 +42,37 @@ class Network(Reported):
     model:        as data
     quantization: what quantization did to it, where this session quantized it
     notes:        sentences about it that its user should read
-    origin:       the float network that this session quantized, and samples of the calibration
+    held:         the float network that this session quantized, and samples of the calibration to
+                  measure its integers on
     """
 
     model: Model
     quantization: QuantizationReport | RecurrentReport | None = None
     notes: tuple[str, ...] = ()
-    origin: tuple[Graph, Sequence[Sequence[Array]]] | None = None
+    held: Held | None = None
+
+    @property
+    def fidelity(self) -> Fidelity | None:
+        """How much the integers keep of the float network; None where nobody has measured it."""
+        return self.model.fidelity
+
+    @property
+    def origin(self) -> tuple[Graph, Sequence[Sequence[Array]]] | None:
+        """The float network and a few samples, of one without states."""
+        if self.held is None or self.held.sequences:
+            return None
+        return self.held.graph, self.held.first[:MEASURED]
+
+    def check_fidelity(self, floor: float | None = None) -> None:
+        """FidelityError for a verdict below a floor in dB; without one, and for what lies above it,
+        FidelityWarning where the integers have lost the network."""
+        verdict = self.model.fidelity
+        if verdict is None:
+            return
+        if floor is not None and verdict.below(floor):
+            raise FidelityError(f"{self.source}: {verdict.refusal(floor)}")
+        if text := verdict.warning():
+            warnings.warn(f"{self.source}: {text}", FidelityWarning, stacklevel=3)
 
     @property
     def source(self) -> str:
@@ -298,6 +327,8 @@ class Network(Reported):
         Raises InputError for options of another target, and where `out` holds other files;
         UnsupportedError for operators without a counterpart.
         """
+        from samebits.building import firmware_of, package_of
+
         if target not in TARGETS:
             raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
         of_c: dict[str, Any] = {
@@ -323,9 +354,10 @@ class Network(Reported):
         if target == "npu":
             native = 16 if native_dim is None else native_dim
             bits = 15 if mantissa is None else mantissa
-            return self._firmware(Path(out), native, bits, bool(requantize), steps)
+            return firmware_of(self.model, Path(out), native, bits, bool(requantize), steps)
         net = self.as_steps() if stream else self
-        return net._c(
+        return package_of(
+            net.model,
             Path(out),
             "model" if prefix is None else prefix,
             "portable" if cpu is None else cpu,
@@ -361,6 +393,7 @@ class Network(Reported):
         from samebits.finetuning import FineTuning, finetune
         from samebits.quantization import QuantizationReport
         from samebits.verification.deployable import deployable
+        from samebits.verification.fidelity import measured
 
         if self.kind != "quantized network":
             raise InputError(
@@ -382,7 +415,11 @@ class Network(Reported):
             f"epoch {losses}; ratios of tensors were measured before"
         )
         model = deployable(replace(self.model, graph=made.graph))
-        return Network(model, report, (*self.notes, note))
+        verdict = None if self.held is None else measured(model, self.held)
+        kept = replace(model, fidelity=verdict)
+        net = Network(kept, report, (*self.notes, note), self.held)
+        net.check_fidelity()
+        return net
 
     def save(self, path: str | Path) -> Path:
         """Write the network: .onnx (QDQ form where it is quantized) or, of firmware, .nnp.
@@ -400,7 +437,7 @@ class Network(Reported):
         else:
             from samebits.onnx import save_qdq
 
-            save_qdq(self.model.real, path, rate=self.model.rate)
+            save_qdq(self.model.real, path, facts=self.model.facts)
         return path
 
     def report(
@@ -433,7 +470,7 @@ class Network(Reported):
         """
         from samebits.reports.page.firmware import firmware_sections
         from samebits.reports.page.network import network_sections
-        from samebits.reports.quantization import quantization_sections
+        from samebits.reports.quantization import fidelity_section, quantization_sections
         from samebits.reports.summary import network_summary
         from samebits.verification import inputs
 
@@ -458,6 +495,8 @@ class Network(Reported):
         if self.notes and cost:
             cost.append(section(*(f"note: {note}" for note in self.notes)))
         sections += cost
+        if self.fidelity is not None:
+            sections.append(fidelity_section(self.fidelity))
         if samples is not None and verified is None:
             name = inputs.name_of(samples)
             verified = replace(self.verify(given, seed=seed), inputs=name, reading=chosen)
@@ -560,58 +599,3 @@ class Network(Reported):
         if reason is not None:
             raise UnsupportedError(f"backend {name} cannot run here: {reason}")
         return chosen
-
-    def _c(self, out: Path, prefix: str, cpu: str, package: str, sizes: bool) -> CompiledNetwork:
-        """Write the package, with the network itself and the features of recordings beside it."""
-        from samebits.codegen import write_package
-        from samebits.codegen.lowering.lower import table_bytes
-        from samebits.codegen.packaging import audio
-        from samebits.codegen.run.requirements import BOARDS, requirements
-        from samebits.data.audio import LogMel
-        from samebits.ir.integer.transfer import transfer_tables
-        from samebits.onnx import to_qdq
-        from samebits.onnx.writer.emit import model_bytes
-        from samebits.verification.inputs import random_codes
-
-        model = self.model
-        integer = model.integer
-        features = None if model.rate is None else LogMel.at(model.rate)
-        out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
-        progress.stage("generating C")
-        vectors = random_codes(integer, VECTORS)
-        beside: dict[str, str | bytes] = {
-            ONNX_FILE: model_bytes(to_qdq(model.real, "float", model.rate), out / ONNX_FILE)
-        }
-        if features is not None:
-            texts = audio.texts(features)
-            beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
-        memory = write_package(
-            integer, out, prefix=prefix, vectors=vectors, cpu=cpu, project=package, beside=beside
-        )
-        boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
-        return CompiledNetwork(
-            self.source,
-            out,
-            memory,
-            transfer_tables(integer, table_bytes),
-            tuple(requirements(integer, name) for name in boards),
-            model.rate,
-            None if features is None else out / AUDIO,
-            package,
-            model,
-        )
-
-    def _firmware(
-        self, out: Path, native: int, mantissa: int, requantize: bool, steps: int | None
-    ) -> Firmware:
-        from samebits.npu.compiler.lower import lower_real_graph
-        from samebits.npu.machine.image import write_program
-
-        progress.stage("generating firmware")
-        program, image = lower_real_graph(
-            self.model.real, native, mantissa, requantize=requantize, steps=steps
-        )
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / "model.nnp"
-        write_program(path, program, image)
-        return Firmware(self.source, path, program)

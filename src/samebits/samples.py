@@ -26,8 +26,8 @@ COLOUR_OF = {1: "grey", 3: "rgb"}  # by channels
 
 KINDS = (
     "an array, a tensor, a dict of them by the names of the inputs, a DataLoader or another "
-    "iterable of batches or samples, a pandas.DataFrame, an .npz file, a folder of images or "
-    "recordings, or data for training (digits, a folder, a table, a samebits.data.Dataset)"
+    "iterable of batches or samples, a pandas.DataFrame, an .npz or .npy file, a folder of images "
+    "or recordings, or data for training (digits, a folder, a table, a samebits.data.Dataset)"
 )
 
 
@@ -51,11 +51,11 @@ def gather(
     whole: of data for training all samples are taken, in the order of its source (`Dataset.whole`);
            else those for training
 
-    A file must hold arrays under the inputs' names (any name, if there is one of each). Data for
-    training, and frames of pandas, become what the network sees; arrays are that already, and where
-    `earlier` shows that they are not, they are refused unless `options.prepared`. Raises InputError
-    for anything else, with what was expected, for an iterable without items, and for options that
-    do not apply.
+    An archive must hold arrays under the inputs' names (any name, if there is one of each). Data
+    for training, and frames of pandas, become what the network sees; arrays are that already, and
+    where `earlier` shows that they are not, they are refused unless `options.prepared`. Raises
+    InputError for anything else, with what was expected, for an iterable without items, and for
+    options that do not apply.
     """
     if isinstance(given, str | Path):
         return _stored(given, graph, what, options, rate, earlier, whole)
@@ -201,12 +201,12 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
 def _archived(
     given: str | Path, options: DataOptions, names: Collection[str] = WHOLE_KEYS
 ) -> dict[str, Array] | None:
-    """The arrays of an archive of inputs; None for what is data for training: x and y are, unless
-    inputs have these `names`."""
+    """The arrays of an archive of inputs, or of a file of one array; None for what is data for
+    training: x and y are, unless inputs have these `names`."""
     path = Path(given)
     if path.suffix not in (".npz", ".npy"):
         return None
-    arrays = read_archive(path)
+    arrays = read_archive(path) if path.suffix == ".npz" else {NAMELESS: read_array(path)}
     labelled = arrays.keys() == set(WHOLE_KEYS) and not arrays.keys() <= set(names)
     if {"x_train", "y_train"} <= arrays.keys() or labelled:
         return None
@@ -226,8 +226,8 @@ def _stored(
     """The arrays of an archive, or the samples of data."""
     arrays = _archived(given, options, graph.inputs)
     if arrays is not None:
-        if len(arrays) == len(graph.own_inputs) == 1:
-            arrays = {graph.own_inputs[0]: next(iter(arrays.values()))}
+        if len(arrays) == 1 and (len(graph.own_inputs) == 1 or NAMELESS in arrays):
+            arrays = {_only(graph, what): next(iter(arrays.values()))}
         return _checked(arrays, graph, str(given), options, earlier)
     shape = graph.values[_only(graph, what)].shape[1:]
     found = data.load_samples(

@@ -21,9 +21,10 @@ from samebits.codegen.run.targets import find_board
 from samebits.data.options import options_given
 from samebits.errors import InputError
 from samebits.excerpt import part_and_rest
+from samebits.ir.fidelity import FLOOR, floor_of
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
-from samebits.reports.quantization import quantization_sections
+from samebits.reports.quantization import fidelity_section, quantization_sections
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Verification
 from samebits.verification.backends.generated_c import GeneratedC
@@ -70,13 +71,14 @@ class Shipment(Reported):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
-        quantization = self.network.quantization
+        quantization, fidelity = self.network.quantization, self.network.fidelity
         return {
             "model": self.network.source,
             "out": None if self.folder is None else str(self.folder),
             "page": None if self.page is None else str(self.page),
             "notes": list(self.network.notes),
             "quantization": None if quantization is None else quantization.to_dict(),
+            "fidelity": None if fidelity is None else fidelity.to_dict(),
             "verification": self.verification.to_dict(),
             "board": self.board,
             "on_board": None if self.on_board is None else self.on_board.to_dict(),
@@ -92,6 +94,8 @@ class Shipment(Reported):
             sections.append(section(*_cost(self.network.quantization, self.network)))
         elif self.network.quantization is not None:
             sections.append(quantization_sections(self.network.quantization)[-1])
+        if self.network.fidelity is not None:
+            sections.append(fidelity_section(self.network.fidelity))
         if self.network.notes:
             sections.append(section(*(f"note: {note}" for note in self.network.notes)))
         sections += _titled("Verification", self.verification)
@@ -132,6 +136,7 @@ def ship(
     package: str = "make",
     scheme: str | None = None,
     effort: str | None = None,
+    floor: float | str = FLOOR,
     cpu: str | None = None,
     backends: Sequence[str] | None = None,
     board: str | None = None,
@@ -150,6 +155,9 @@ def ship(
     calibration: as `quantize` takes it, as are scheme, effort and reading
     out:         folder to write: the package, model.onnx and report.html
     package:     make, cmake, arduino, zephyr, espidf or platformio
+    floor:       dB that every output has to keep of the float network, measured on every fourth
+                 sample; "none": whatever it keeps. Of a network that is quantized already, what its
+                 file says counts
     cpu:         processor whose kernels are taken, by default the board's or those of any
     backends:    to compare on 100 random inputs, as `Network.verify` takes them. The C that will be
                  written is compared too, where this machine has a compiler
@@ -164,7 +172,9 @@ def ship(
     check_folder(out)
     part, reading = part_and_rest(reading)
     how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
-    net = _quantized(source, calibration, how, example, arch, part)
+    wanted = floor_of(floor)
+    net = _quantized(source, calibration, how, floor, example, arch, part)
+    net.check_fidelity(wanted)
     found = _verified(net, backends, cpu)
     on_board = None
     if found and board is not None:
@@ -232,6 +242,7 @@ def _quantized(
     source: Any,
     calibration: Any,
     how: Mapping[str, Any],
+    floor: float | str,
     example: Any,
     arch: str | None,
     part: Mapping[str, Any],
@@ -251,6 +262,7 @@ def _quantized(
         source,
         calibration,
         **how,
+        floor=floor,
         example=example,
         arch=arch,
         **part,

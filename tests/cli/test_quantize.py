@@ -97,6 +97,10 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         "bias_correction": False,
         "mixed": None,
         "refine_samples": 128,
+        "widths": {},
+        "entries": {},
+        "headroom": False,
+        "repair": False,
     }
     formats = [tensor["format"] for tensor in record["tensors"]]
     assert formats == ["power-of-two-s8", "power-of-two-s8", "power-of-two-s16"]
@@ -332,3 +336,22 @@ def test_a_recurrent_model(samebits, shelf, tmp_path):
     for gate in ("i", "f", "o", "c"):
         assert f"  {gate} " in done.out
     assert len(load(out).states) == 2
+
+
+def test_nothing_is_written_below_a_floor(samebits, tmp_path, model, samples):
+    out = tmp_path / "q.onnx"
+    command = ["quantize", model, "--calibration", samples, "--out", out]
+    done = samebits(*command, "--floor", "90")
+    assert done.code == 1
+    assert (
+        "expected outputs that keep at least 90 dB of the float network, found output" in done.err
+    )
+    assert done.explained == "fidelity"
+    assert not out.exists()
+    done = samebits(*command, "--floor", "much")
+    assert done.code == 2
+    assert "--floor: expected a number of dB, or none, found 'much'" in done.err
+    done = samebits(*command, "--floor", "none", "--json")
+    assert done.code == 0
+    (output,) = json.loads(done.out)["fidelity"]["outputs"]
+    assert output["sqnr_db"] > 20

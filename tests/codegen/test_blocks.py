@@ -18,8 +18,9 @@ from samebits.codegen.packaging.package import texts
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
+from samebits.ir.steps import stepped
 from samebits.ir.verify import verify
-from samebits.quantization.lstm import quantize_recurrent
+from samebits.quantization.lstm import RecurrentSettings, quantize_recurrent
 from stream_program import Run, steps_of, stream
 
 CODES = {"low": -128, "high": 127, "dtype": "int8"}
@@ -156,7 +157,9 @@ def test_lstm_layers() -> None:
     flat = net.builder.add("Reshape", [y], {"shape": (5, 1, 8)})
     (y, *_) = net.layer("LSTM", flat, 4)
     samples = [[a.astype(np.float32)] for a in net.rng.standard_normal((4, 5, 1, 6))]
-    made, _ = quantize_recurrent(net.builder.build([y]), samples)
+    graph = net.builder.build([y])
+    narrow = RecurrentSettings(widths=dict.fromkeys(simplify(stepped(graph).graph).values, 8))
+    made, _ = quantize_recurrent(graph, samples, narrow)
     found = found_in(lower_graph(simplify(made)))
     assert [phase.rows for phase in found.phases] == [True, False, True, False]
     for phase in found.phases:

@@ -60,8 +60,8 @@ from samebits.npu.machine.isa import INSTRUCTIONS
 from samebits.npu.machine.program import Image, Program
 from samebits.npu.machine.words import from_words, to_words
 from samebits.npu.simulator.simulate import simulate
+from samebits.onnx import facts
 from samebits.onnx import load as load_onnx
-from samebits.onnx import sampling_rate
 from samebits.pytorch.exported import read_exported
 from samebits.reports.summary import summarize
 from samebits.train.run import checkpoint as checkpoints
@@ -133,7 +133,7 @@ def onnx(folder: Path, data: bytes) -> None:
     path = written(folder, "case.onnx", data)
     load_onnx(path)
     with contextlib.suppress(SamebitsError):
-        sampling_rate(path)
+        facts(path)
 
 
 @target(members_of({".json": document}), size=5000)

@@ -19,7 +19,15 @@ from samebits.quantization.calibrate import (
     squared_error,
 )
 from samebits.quantization.observe import statistics
-from samebits.quantization.settings import ACTIVATIONS, METHODS, WEIGHTS, Settings, narrow, widened
+from samebits.quantization.settings import (
+    ACTIVATIONS,
+    METHODS,
+    WEIGHTS,
+    Settings,
+    code_type,
+    ends_within,
+    with_bits,
+)
 from samebits.spec import formats
 
 SCHEMES = list(ACTIVATIONS.values())
@@ -211,9 +219,13 @@ def test_constant_tensors(method, fmt):
 
 
 def test_schemes():
-    restricted = [name for name, fmt in ACTIVATIONS.items() if narrow(fmt)]
+    restricted = [name for name, fmt in ACTIVATIONS.items() if any(ends_within(fmt))]
     assert restricted == ["symmetric-s8", "symmetric-s16"]
-    assert widened(ACTIVATIONS["symmetric-s8-full"], 16).name == "symmetric-s16-full"
+    assert with_bits(ACTIVATIONS["symmetric-s8-full"], 16).name == "symmetric-s16-full"
+    ten = with_bits(ACTIVATIONS["asymmetric-s8"], 10)
+    assert (ten.name, code_type(ten), ends_within(ten)) == ("asymmetric-s10", "int16", (True, True))
+    assert with_bits(ACTIVATIONS["asymmetric-u8"], 12).code_max == 4095
+    assert with_bits(WEIGHTS["symmetric-s8"], 10, weights=True) is None
     assert Settings(output_bits=16).output_format.name == "asymmetric-s16"
     assert Settings(activations="power-of-two-s16").output_format.name == "power-of-two-s16"
     assert replace(Settings(), weights="power-of-two-s16").weight_format.bits == 16

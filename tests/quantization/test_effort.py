@@ -36,7 +36,8 @@ def uneven():
 
 def test_steps_are_kept_where_they_help(uneven):
     graph, samples = uneven
-    made, report = quantize_best(graph, samples, Settings(per_channel=False, output_bits=16))
+    found = quantize_best(graph, samples, Settings(per_channel=False, output_bits=16))
+    made, report = found.graph, found.report
     assert [step.name for step in report.steps] == ["plain", *(name for name, _ in STEPS)]
     best = report.steps[0].sqnr_db
     for step in report.steps[1:]:
@@ -95,7 +96,7 @@ def test_settings_that_equalize_alike_share_what_was_observed(uneven, equalize):
 def test_what_was_chosen_stays(uneven):
     graph, samples = uneven
     given = ("calibration", "equalize", "rounding", "bias_correction")
-    _, report = quantize_best(graph, samples, Settings(per_channel=False), given)
+    report = quantize_best(graph, samples, Settings(per_channel=False), given).report
     assert [step.name for step in report.steps] == ["plain"]
     assert report.settings == Settings(per_channel=False)
 
@@ -107,7 +108,7 @@ def test_too_few_samples(uneven):
 
 
 def test_errors_of_outputs_are_added_one_by_one():
-    x = [[np.array([1.0, 0.0]), np.array([100])], [np.array([0.0, 0.0]), np.array([0])]]
-    y = [[np.array([0.5, 0.0]), np.array([90])], [np.array([0.0, 0.0]), np.array([0])]]
+    x = [[np.array([1.0, 0.0]), np.array([0.0, 0.0])], [np.array([100]), np.array([0])]]
+    y = [[np.array([0.5, 0.0]), np.array([0.0, 0.0])], [np.array([90]), np.array([0])]]
     assert error(x, y) == 0.25 + 0.01
     assert error(x, x) == 0

@@ -10,11 +10,12 @@ import pytest
 
 from samebits.ir.interpreter import run, trace
 from samebits.ir.lowering.lower import lower_graph
+from samebits.ir.signal import power, ratio, sqnr
 from samebits.quantization import Settings, quantize_graph
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.lockstep import Lockstep
 from samebits.quantization.refine import affordable
 from samebits.quantization.report import QuantizationReport, StepReport
-from samebits.quantization.signal import LayerChange, power, ratio, sqnr
 
 BOTH = Settings(rounding="least-error", bias_correction=True)
 

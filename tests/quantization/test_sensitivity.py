@@ -7,11 +7,11 @@ import pytest
 
 from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
+from samebits.ir.signal import power
 from samebits.numerics import catalog
 from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization import Settings, quantize_graph
-from samebits.quantization.settings import doubled
-from samebits.quantization.signal import power
+from samebits.quantization.settings import with_bits
 from samebits.verification.inputs import random_codes
 
 
@@ -100,8 +100,8 @@ def test_the_factor_of_a_gemm(net):
 def test_wider_formats_are_those_of_the_same_table():
     """Activations have an asymmetric format of 16 bits, weights have none."""
     fmt = catalog.asymmetric(8, signed=True)
-    assert doubled(fmt, weights=False).name == "asymmetric-s16"
-    assert doubled(fmt, weights=True) is None
+    assert with_bits(fmt, 16).name == "asymmetric-s16"
+    assert with_bits(fmt, 16, weights=True) is None
 
 
 def test_weights_without_a_wider_format_stay(residual_net):

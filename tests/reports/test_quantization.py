@@ -41,8 +41,8 @@ def test_gates_then_causes_and_warnings():
     )
     assert text(report) == (
         "title\n\n"
-        "layer  gate   product of x    product of h      output  beyond Q3.12\n"
-        "lstm   input     -1 .. 2.5  -0.25 .. 0.125  0.1 .. 0.9        0.10 %\n"
+        "layer  gate   product of x    product of h      output  beyond 8\n"
+        "lstm   input     -1 .. 2.5  -0.25 .. 0.125  0.1 .. 0.9    0.10 %\n"
         "\n"
         "SQNR of the outputs 33.2 dB; with nothing quantized but\n"
         "  weights: 40.0 dB\n"

@@ -135,7 +135,9 @@ def test_a_step_graph(tmp_path):
     steps, _ = quantize_recurrent(graph, samples)
     save_qdq(steps, tmp_path / "step.onnx")
     text = unhashed(tmp_path / "step.onnx")
-    assert re.search(r"\nstate \S+: int8\[.*\], scale .*, zero point .*, zeros at first\n", text)
+    assert re.search(
+        r"\nstate \S+: int(8|16)\[.*\], scale .*, zero point .*, zeros at first\n", text
+    )
     assert "\na step graph: one step of a sequence, with 2 states\n" in text
     assert f"\nmultiply-adds: {8 * 3 + 8 * 2} in a step\n" in text
     assert [len(ports) for ports in summary_record(tmp_path / "step.onnx")["ports"].values()] == [

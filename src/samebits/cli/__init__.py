@@ -25,6 +25,7 @@ from samebits.cli.generate import generate_command
 from samebits.cli.inspect import inspect_command
 from samebits.cli.messages import (
     BAD_INPUT,
+    FAILED,
     INTERRUPTED,
     Interrupted,
     show_warning,
@@ -39,6 +40,7 @@ from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
+from samebits.errors import FidelityError
 
 __all__ = ["app", "main"]
 
@@ -133,4 +135,4 @@ def _run(arguments: Sequence[str] | None) -> int:
         if text is None:
             raise
         print(text, file=sys.stderr)
-        return BAD_INPUT
+        return FAILED if isinstance(error, FidelityError) else BAD_INPUT

@@ -14,7 +14,7 @@ from samebits.explanations import MEMORY, USAGE, code_of
 # The parent of all errors of usage; typer names it no more publicly than so.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 
-BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 
 _ASKED = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate:? ([\d.]+ \w+)")
 _MEMORY = re.compile(

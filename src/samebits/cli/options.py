@@ -146,6 +146,14 @@ Shapes = Annotated[
         "for each.",
     ),
 ]
+Floor = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DB",
+        help="What every output has to keep of the float network, in dB on every fourth sample, or "
+        "nothing is written; none: whatever it keeps.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -12,6 +12,7 @@ from samebits.cli.options import (
     SAMPLE_READING,
     Arch,
     AsJson,
+    Floor,
     Page,
     Quiet,
     file_ending,
@@ -154,6 +155,7 @@ def quantize_command(
             "without the promise of the same bits across targets.",
         ),
     ] = None,
+    floor: Floor = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -174,6 +176,9 @@ def quantize_command(
     A network with recurrent layers becomes one time step, with its states as last inputs and
     outputs. So does one whose states are inputs and outputs of its own, as voice-activity detectors
     have them: see --state.
+
+    Where the integers lose the network, the tensors that lose it get more bits; a warning says what
+    is left to do. With --floor nothing is written then, and the exit code is 1.
     """
     with working(quiet, as_json):
         from samebits import api
@@ -199,6 +204,7 @@ def quantize_command(
             symmetry=symmetry,
             gates=gates,
             float_bias=float_bias,
+            floor=floor,
             state=_states_of(state),
             arch=arch,
             **reading,
@@ -208,7 +214,9 @@ def quantize_command(
             net.report(saved=out).save(report)
     if as_json:
         found = net.quantization.to_dict() if net.quantization is not None else {}
-        print_json({"model": model, "out": str(out), "notes": list(net.notes), **found})
+        fidelity = None if net.fidelity is None else net.fidelity.to_dict()
+        notes = list(net.notes)
+        print_json({"model": model, "out": str(out), "notes": notes, "fidelity": fidelity, **found})
     else:
         print(net)
         for path in filter(None, (out, report)):

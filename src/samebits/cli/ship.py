@@ -47,6 +47,14 @@ def ship_command(
         str | None,
         typer.Option(metavar="HOW", help="plain (the default) or high; see samebits quantize."),
     ] = None,
+    floor: Annotated[
+        str,
+        typer.Option(
+            metavar="DB",
+            help="What every output has to keep of the float network, in dB on every fourth "
+            "sample; none: whatever it keeps.",
+        ),
+    ] = "10",
     cpu: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +99,7 @@ def ship_command(
             package=package,
             scheme=scheme,
             effort=effort,
+            floor=floor,
             cpu=cpu,
             backends=names,
             board=board,

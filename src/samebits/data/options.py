@@ -49,6 +49,10 @@ class Reading(FileReading, total=False):
     prepared: bool
 
 
+class PartReading(Part, Reading, total=False):
+    """The options of a function that takes a network, as a `Part` of it, and samples."""
+
+
 class LabelledReading(FileReading, total=False):
     """How data with labels is read: files and folders as above, and
 

@@ -160,9 +160,29 @@ def _log_sum_exp(edit: Edit, node: Node) -> list[Node] | None:
 # --- point-wise -------------------------------------------------------------------------------
 
 
+def _unchanged(neutral: int) -> Callable[[Edit, Node], list[Node] | None]:
+    """x with a constant that changes nothing, as x + 0."""
+
+    def rule(edit: Edit, node: Node) -> list[Node] | None:
+        whole = edit.values[node.output]
+        for place, name in enumerate(node.inputs):
+            number, other = edit.constants.get(name), node.inputs[1 - place]
+            alone = place == 1 or node.op in ("Add", "Mul")
+            if number is None or not alone or other in edit.constants:
+                continue
+            if edit.values[other].shape == whole.shape and np.all(number == neutral):
+                return [edit.node("Identity", [other], node.output)]
+        return None
+
+    return rule
+
+
+_without_factor = _unchanged(1)
+
+
 def _quotient(edit: Edit, node: Node) -> list[Node] | None:
     """a / b of two computed tensors as a * (1 / b), but where b is the norm of a."""
-    if (found := _unit_length(edit, node)) is not None:
+    if (found := _unit_length(edit, node) or _without_factor(edit, node)) is not None:
         return found
     if any(name in edit.constants for name in node.inputs):
         return None
@@ -305,6 +325,9 @@ def _arranged(
 
 
 _RULES: dict[str, Callable[[Edit, Node], list[Node] | None]] = {
+    "Add": _unchanged(0),
+    "Sub": _unchanged(0),
+    "Mul": _without_factor,
     "Concat": _joined,
     "ReduceL1": _norm("Abs", ""),
     "ReduceL2": _norm("Mul", "Sqrt"),

@@ -88,7 +88,7 @@ def _before(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     if node.op == "Transpose":
         return int(node.attributes["perm"][axis])
     if has(node.op, Trait.RESHAPES):
-        return _moved(after, before, axis)
+        return moved_axis(after, before, axis)
     if node.op == "Gather":
         x, indices = (graph.values[operand].shape for operand in node.inputs)
         place = axis - node.attributes["axis"] % len(x)  # among the axes of the indices
@@ -101,7 +101,7 @@ def _before(graph: Graph, node: Node, name: str, axis: int) -> int | None:
     return found if found >= 0 and before[found] == after[axis] else None
 
 
-def _moved(before: Shape, after: Shape, axis: int) -> int | None:
+def moved_axis(before: Shape, after: Shape, axis: int) -> int | None:
     """Where an axis is after a reshaping; None if it is merged with others or cut."""
     ahead = math.prod(before[:axis])
     for place, size in enumerate(after):
@@ -423,7 +423,7 @@ def _transpose(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
 
 def _reshape(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:
     values, x = steps.graph.values, node.inputs[0]
-    steps.kept(node, _moved(values[x].shape, values[node.output].shape, axes[x]))
+    steps.kept(node, moved_axis(values[x].shape, values[node.output].shape, axes[x]))
 
 
 def _matmul(steps: _Stepping, node: Node, axes: dict[str, int]) -> None:

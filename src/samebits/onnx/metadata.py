@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from onnx import ModelProto
 
@@ -10,7 +11,32 @@ from samebits.errors import InputError
 
 CLASSICAL = "ai.onnx.ml"  # the domain of classical models
 RATE = "samebits.rate"  # samples per second of the recordings that a model is made for
+FIDELITY = "samebits.fidelity"  # what quantization kept of the float network, as JSON
 STATES = "samebits.states"  # number of the last inputs, and of the last outputs, that are states
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The metadata of a model, beside its graph.
+
+    rate:     samples per second of the recordings that it is made for
+    fidelity: a verdict as text, not checked
+    """
+
+    rate: int | None = None
+    fidelity: str = ""
+
+    def properties(self) -> dict[str, str]:
+        """As properties of a file."""
+        rate = {} if self.rate is None else {RATE: str(self.rate)}
+        return {**rate, **({FIDELITY: self.fidelity} if self.fidelity else {})}
+
+
+def read_facts(model: ModelProto) -> FileFacts:
+    """The facts in an untrusted model's metadata. InputError for a rate that is no number."""
+    texts = [entry.value for entry in model.metadata_props if entry.key == FIDELITY]
+    rate = read_number(model, RATE, "samples per second", least=1)
+    return FileFacts(rate, texts[0] if texts else "")
 
 
 def read_number(

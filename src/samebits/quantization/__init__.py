@@ -1,8 +1,10 @@
 """Quantization of float models after training: calibration, conversion to QDQ form, report."""
 
+from samebits.ir.fidelity import Fidelity, Held, OutputFidelity
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, convert
 from samebits.quantization.effort import quantize_best
-from samebits.quantization.front import Options, quantize_network
+from samebits.quantization.front import Options, judged, quantize_network
 from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
 from samebits.quantization.observe import Statistics, observe
 from samebits.quantization.placement import Placement, place
@@ -23,7 +25,6 @@ from samebits.quantization.settings import (
     WEIGHTS,
     Settings,
 )
-from samebits.quantization.signal import LayerChange
 from samebits.quantization.states import StatePairs, quantize_states, tie_states
 
 __all__ = [
@@ -35,8 +36,11 @@ __all__ = [
     "WEIGHTS",
     "ConstantReport",
     "Converted",
+    "Fidelity",
+    "Held",
     "LayerChange",
     "Options",
+    "OutputFidelity",
     "Placement",
     "QuantizationReport",
     "RecurrentReport",
@@ -48,6 +52,7 @@ __all__ = [
     "StepReport",
     "TensorReport",
     "convert",
+    "judged",
     "observe",
     "place",
     "quantize_best",

@@ -21,7 +21,7 @@ import numpy as np
 from samebits.ir import Graph, Node
 from samebits.ir.interpreter import carry, evaluate, trace
 from samebits.ir.real.quantize import is_stored, saturation
-from samebits.quantization.signal import sqnr
+from samebits.ir.signal import sqnr
 
 Array = np.ndarray[Any, Any]
 

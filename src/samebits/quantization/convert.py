@@ -20,7 +20,7 @@ from samebits.quantization.calibrate import Calibrated, calibrate, from_range
 from samebits.quantization.magnitude import fitted
 from samebits.quantization.observe import Statistics, merged, statistics
 from samebits.quantization.placement import Placement, is_movement, ranks
-from samebits.quantization.settings import Settings, code_type, doubled, narrow
+from samebits.quantization.settings import Settings, code_type, ends_within
 from samebits.quantization.trees import (
     FEATURE,
     rounded_thresholds,
@@ -111,7 +111,6 @@ def convert(
     finest: Fraction = Fraction(0),
     features: Mapping[str, tuple[Calibrated, ...]] = MappingProxyType({}),
     stored: Mapping[str, WeightCodes] = MappingProxyType({}),
-    wide: frozenset[str] = frozenset(),
 ) -> Converted:
     """Insert the quantization of `placement` with scales from the statistics `seen`.
 
@@ -119,12 +118,11 @@ def convert(
     finest: the smallest scale of the products of linear operators; weights are no finer
     features: input -> the numbers of each of its features, of those that `placement` says
     stored: constant -> the codes that it has in the file, which weights keep
-    wide:   groups and constants, weights, that get twice the bits
 
     Raises InputError for ranges that no binary32 scale holds and for weights that are not finite.
     """
-    numbers = group_numbers(graph, placement, seen, settings, fixed, wide)
-    return _Conversion(graph, placement, settings, numbers, finest, features, stored, wide).run()
+    numbers = group_numbers(graph, placement, seen, settings, fixed)
+    return _Conversion(graph, placement, settings, numbers, finest, features, stored).run()
 
 
 # --- scales of groups -------------------------------------------------------------------------
@@ -136,10 +134,9 @@ def group_numbers(
     seen: Mapping[str, Statistics],
     settings: Settings,
     fixed: Mapping[str, Calibrated] = MappingProxyType({}),
-    wide: frozenset[str] = frozenset(),
 ) -> dict[str, Calibrated]:
-    """The format and scale of every group, of those in `wide` with twice the bits; of those in
-    `fixed` the numbers that stand there, but as far as `magnitude.fitted` changes them."""
+    """The format and scale of every group; of those in `fixed` the numbers that stand there, but as
+    far as `magnitude.fitted` changes them."""
     quantized = set(placement.quantized)
     outputs = output_groups(graph, placement)
     producers = graph.producers()
@@ -149,8 +146,7 @@ def group_numbers(
             numbers[group] = fixed[group]
             continue
         fmt = settings.output_format if group in outputs else settings.activation_format
-        if group in wide:
-            fmt = doubled(fmt, weights=False) or fmt
+        fmt = settings.width_of(group, fmt)
         compared = [thresholds_on(graph, name)[1] for name in members]
         if any(map(len, compared)):
             fmt = FEATURE
@@ -210,12 +206,10 @@ class _Conversion:
         finest: Fraction,
         features: Mapping[str, tuple[Calibrated, ...]],
         stored: Mapping[str, WeightCodes],
-        wide: frozenset[str],
     ) -> None:
         """numbers: the calibrated scale of each group of `placement`."""
         self.features = features
         self.stored = stored
-        self.wide = wide
         self.real: dict[str, str] = {}  # value of the float graph -> what was rounded
         self.graph = graph
         self.placement = placement
@@ -266,7 +260,7 @@ class _Conversion:
     def operands(self, node: Node) -> tuple[list[str], dict[str, Any]]:
         """Inputs and attributes of a node in the quantized graph."""
         attributes = dict(node.attributes)
-        if has(node.op, Trait.PRODUCT) and self.placement.weights:
+        if has(node.op, Trait.PRODUCT) and self.placement.weighs(node):
             return self.linear(node, attributes), attributes
         if has(node.op, Trait.TALLIES):
             return self.trees(node), attributes
@@ -317,11 +311,16 @@ class _Conversion:
         """QuantizeLinear and DequantizeLinear after a value; the name of the result."""
         numbers = self.numbers[self.placement.group[name]]
         source = real
-        if op != "Input" and narrow(numbers.format) and op not in ("Relu", "Softmax"):
-            # ONNX saturates to the whole type; this keeps the code below code_min out. The bound is
-            # a binary32 number, as files want, at most 2**-10 of a step from code_min.
-            bound = np.float32(float(numbers.scale * numbers.format.code_min))
-            clip = {"min": float(bound), "max": None}
+        below, above = ends_within(numbers.format)
+        below &= op not in ("Relu", "Softmax") or numbers.zero_point != 0
+        if op != "Input" and (below or above):
+            # ONNX saturates to the whole type; this keeps codes beyond those of the format out. A
+            # bound is a binary32 number, as files want, at most 2**-10 of a step from such a code.
+            low, high = (
+                float(np.float32(float(numbers.scale * (code - numbers.zero_point))))
+                for code in (numbers.format.code_min, numbers.format.code_max)
+            )
+            clip = {"min": low if below else None, "max": high if above else None}
             source = self.builder.add(
                 "Clip",
                 [real],
@@ -410,8 +409,7 @@ class _Conversion:
     ) -> WeightCodes:
         check_constant(values, name)
         fmt = self.settings.format_of(values.min(initial=0), values.max(initial=0))
-        if name in self.wide:
-            fmt = doubled(fmt, weights=True) or fmt
+        fmt = self.settings.width_of(name, fmt, weights=True)
         bits = self.settings.scale_bits
         return weight_codes(values, axis, fmt, name, scale_x, bias, bits, self.finest)
 
@@ -421,9 +419,10 @@ class _Conversion:
         """The codes that weights have in the file, where they can stay what they are."""
         found = self.stored.get(name)
         whole = values is self.graph.constants[name]  # no factor has joined them
-        if found is None or not whole or found.axis not in (None, axis) or name in self.wide:
+        if found is None or not whole or found.axis not in (None, axis):
             return None
-        if found.format.bits > self.settings.format_of(values.min(), values.max()).bits:
+        wanted = self.settings.format_of(values.min(), values.max())
+        if found.format.bits > wanted.bits or name in self.settings.widths:
             return None
         return found if fits(found, scale_x, bias, self.finest) else None
 

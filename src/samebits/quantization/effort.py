@@ -10,7 +10,7 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,22 +19,24 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph
-from samebits.ir.interpreter import run
+from samebits.ir.fidelity import HELD_OUT
+from samebits.ir.many import run_many
+from samebits.ir.signal import sqnr
 from samebits.quantization.observe import Sample, checked
 from samebits.quantization.post_training import (
     Observed,
+    Quantized,
     convert_observed,
     observe_graph,
-    quantize_graph,
+    quantize_observed,
 )
-from samebits.quantization.report import QuantizationReport, StepReport
+from samebits.quantization.report import StepReport
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import away, power, sqnr
+from samebits.quantization.trial import error
 
 Array = np.ndarray[Any, Any]
 
 LESS = 0.975  # of the error before: 0.1 dB
-HOLD_OUT = 4  # every fourth sample is not quantized on
 Steps = tuple[tuple[str, dict[str, Any]], ...]
 CLIPPING: Steps = (("clip at the least squared error", {"calibration": "mse"}),)
 STEPS: Steps = (
@@ -53,23 +55,23 @@ def quantize_best(
     settings: Settings,
     given: Iterable[str] = (),
     steps: Steps = STEPS,
-) -> tuple[Graph, QuantizationReport]:
-    """As `quantize_graph`, with those steps that raise the outputs' signal-to-noise ratio.
+) -> Quantized:
+    """As `quantize_observed`, with those steps that raise the outputs' signal-to-noise ratio.
 
     given: fields of the settings that the user chose: steps that would change them are left out
     steps: what is tried, in order: names, and settings to change
 
-    Raises InputError for fewer than HOLD_OUT samples, else what `quantize_graph` raises.
+    Raises InputError for fewer than HELD_OUT samples, else what `quantize_observed` raises.
     """
     listed = list(checked(graph, samples))
-    held = listed[HOLD_OUT - 1 :: HOLD_OUT]
+    held = listed[HELD_OUT - 1 :: HELD_OUT]
     if not held:
         raise InputError(
-            f"--effort high: expected at least {HOLD_OUT} calibration samples, of which every "
-            f"{HOLD_OUT}th is kept to measure on, found {len(listed)}"
+            f"--effort high: expected at least {HELD_OUT} calibration samples, of which every "
+            f"{HELD_OUT}th is kept to measure on, found {len(listed)}"
         )
-    rest = [sample for i, sample in enumerate(listed) if (i + 1) % HOLD_OUT]
-    expected = [run(graph, sample) for sample in held]
+    rest = [sample for i, sample in enumerate(listed) if (i + 1) % HELD_OUT]
+    expected = run_many(graph, held)
     known: dict[str | None, Observed] = {}
 
     def observed(tried: Settings) -> Observed:
@@ -82,7 +84,7 @@ def quantize_best(
     def attempt(name: str, tried: Settings) -> float:
         progress.stage(f"trying: {name}")
         made = convert_observed(observed(tried), tried)[0].graph
-        return error(expected, [run(made, sample) for sample in held])
+        return error(expected, run_many(made, held))
 
     least = attempt("plain", settings)
     tries = [StepReport("plain", _decibels(least), True)]
@@ -99,16 +101,9 @@ def quantize_best(
             least, settings = found, tried
     known.clear()
     progress.stage("quantizing with the steps kept")
-    made, report = quantize_graph(graph, listed, settings)
-    return made, replace(report, steps=tuple(tries), held_out=len(held))
-
-
-def error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float:
-    """The noise of the outputs over their signal, each output alone, added."""
-    total = 0.0
-    for targets, made in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True):
-        total += away(targets, made) / (power(targets) or 1.0)
-    return total
+    made = quantize_observed(graph, listed, settings)
+    report = replace(made.report, steps=tuple(tries), held_out=len(held))
+    return replace(made, report=report)
 
 
 def _decibels(noise: float) -> float | None:

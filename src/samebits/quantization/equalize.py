@@ -34,9 +34,9 @@ from samebits.errors import InputError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.interpreter import trace
 from samebits.ir.rewrite import Edit, replace_nodes
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.observe import Sample, checked
 from samebits.quantization.placement import is_row, row_added
-from samebits.quantization.signal import LayerChange
 
 Array = np.ndarray[Any, Any]
 

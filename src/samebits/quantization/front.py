@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, has
+from samebits.ir.fidelity import HELD_OUT, Fidelity
 from samebits.ir.steps import is_recurrent
-from samebits.quantization.effort import CLIPPING, HOLD_OUT, quantize_best
-from samebits.quantization.lstm import RecurrentReport, RecurrentSettings, quantize_recurrent
-from samebits.quantization.post_training import quantize_graph
-from samebits.quantization.report import QuantizationReport
+from samebits.quantization.effort import CLIPPING, quantize_best
+from samebits.quantization.levels import element_ranges, levelled
+from samebits.quantization.lstm import (
+    QuantizedSteps,
+    RecurrentSettings,
+    quantize_steps,
+    whole_sequences,
+)
+from samebits.quantization.magnitude import basis_widths
+from samebits.quantization.post_training import Quantized, quantize_observed
 from samebits.quantization.samples import samples_of
 from samebits.quantization.settings import EFFORTS, Settings
-from samebits.quantization.states import quantize_states
+from samebits.quantization.states import state_sequences
+from samebits.quantization.trial import DATA, INPUT, WEIGHTS
 
 Array = np.ndarray[Any, Any]
 
+FORMATS = ("scheme", "weights", "mixed")  # who chose one of these wants no other bits
 ADVICE = {
     "scheme": "its activations have 8 or 16 bits: give --bits",
     "weights": "its weights have 8 bits",
@@ -35,6 +45,29 @@ ADVICE = {
     "finetune": "train it on before quantizing it",
     "bits": "give --scheme asymmetric-s16",
 }
+
+
+HELP = {
+    WEIGHTS: "--weights symmetric-s16 keeps them",
+    INPUT: "--scheme asymmetric-s16 keeps it, and so do inputs of one range",
+    DATA: "--scheme asymmetric-s16 or --mixed N keeps it, and --calibrate mse may",
+}
+RECURRENT_HELP = {
+    WEIGHTS: "its weights have 8 bits: train it to weights of one range",
+    INPUT: "--bits 16 keeps it, and so do inputs of one range",
+}
+BITS_HELP = "--bits 16, or calibration on longer sequences, may keep it"
+
+
+def judged(verdict: Fidelity, made: Quantized | QuantizedSteps) -> Fidelity:
+    """A bad verdict with its cause, the kind of tensor that alone costs most, and what helps."""
+    if not verdict.bad:
+        return verdict
+    ratios = {cause: math.inf if r is None else r for cause, r in made.causes().items()}
+    cause = min(ratios, key=lambda name: ratios[name])
+    if isinstance(made, Quantized):
+        return replace(verdict, cause=cause, advice=HELP[cause])
+    return replace(verdict, cause=cause, advice=RECURRENT_HELP.get(cause, BITS_HELP))
 
 
 @dataclass(frozen=True)
@@ -86,8 +119,8 @@ class Options:
 
 def quantize_network(
     graph: Graph, arrays: Mapping[str, Array], options: Options, where: str
-) -> tuple[Graph, QuantizationReport | RecurrentReport]:
-    """A float network in QDQ form, whatever its kind, and what that cost.
+) -> Quantized | QuantizedSteps:
+    """A float network in QDQ form, whatever its kind, what that cost, and what to measure it on.
 
     In networks with attention minmax and mse are both tried, if neither was chosen: a transformer's
     few large elements decide its steps, and which of the two is better differs by decibels from
@@ -98,16 +131,25 @@ def quantize_network(
     """
     if not _recurrent(graph):
         samples, settings = samples_of(arrays, graph, where), options.settings()
-        chosen = Settings(**settings)
+        found = levelled(graph, element_ranges(samples.arrays, graph.inputs))
+        free = all(options.plain[name] is None for name in FORMATS)
+        chosen = Settings(**settings, entries=found.entries, repair=free)
+        if options.plain["weights"] is None:
+            bits = chosen.activation_format.bits
+            chosen = replace(chosen, widths=basis_widths(found.graph, bits))
         if options.plain["effort"] == "high":
-            return quantize_best(graph, samples, chosen, settings)
-        if "calibration" not in settings and len(samples) >= HOLD_OUT and attends(graph):
-            return quantize_best(graph, samples, chosen, settings, CLIPPING)
-        return quantize_graph(graph, samples, chosen)
+            made = quantize_best(found.graph, samples, chosen, settings)
+        elif "calibration" not in settings and len(samples) >= HELD_OUT and attends(graph):
+            made = quantize_best(found.graph, samples, chosen, settings, CLIPPING)
+        else:
+            made = quantize_observed(found.graph, samples, chosen)
+        changes = (*found.changes, *made.report.changes)
+        return replace(made, report=replace(made.report, changes=changes))
     recurrent = RecurrentSettings(**_chosen({**options.gated, **options.common}))
     if graph.states:
-        return quantize_states(graph, arrays, recurrent, where)
-    return quantize_recurrent(graph, samples_of(arrays, graph, where), recurrent)
+        return quantize_steps(*state_sequences(graph, arrays, where), recurrent)
+    sequences = whole_sequences(graph, samples_of(arrays, graph, where))
+    return quantize_steps(*sequences, recurrent)
 
 
 def attends(graph: Graph) -> bool:

@@ -1,8 +1,10 @@
 """Post-training quantization of recurrent networks, gate by gate, as a step graph in QDQ form.
 
-Each gate has two products of weights, x's and h's, with a scale for each matrix (8 bits) or row
-(16 bits); their exact sum with the bias is rounded once, to Q3.12. Sigmoid and tanh are tables of
-all 65,536 codes into Q0.15, the cell state has 16 bits and a power-of-two scale, h has 8 or 16.
+Each gate has two products of weights, x's and h's, with a scale for each row; their exact sum with
+the bias is rounded once, to Q3.12, or to Q4.11 where calibration saw sums beyond 8. Sigmoid and
+tanh are tables of all 65,536 codes into Q0.15, the cell state has 16 bits and a power-of-two scale.
+x, h and all other activations have as many bits, 8 to 16, as they need not to lose more than the
+weights do; those of 16 reach twice as far as calibration saw, since a sequence may go on.
 docs/guide/lstm.md; the scheme: R. Alvarez, R. Prabhavalkar, A. Bakhtin, "On the efficient
 representation and execution of deep acoustic models", 2016 (asymmetric matrices whose rounding
 error of the minimum is carried into every element: here the zero point is the rounded minimum and
@@ -12,7 +14,7 @@ networks", 2021 (integer gates).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
@@ -23,41 +25,51 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph, Node, Trait, has
-from samebits.ir.interpreter import run_steps, trace
+from samebits.ir.fidelity import Held
 from samebits.ir.rewrite import simplify
+from samebits.ir.sequences import StepSequence, run_sequences
+from samebits.ir.signal import finite, ratio, sqnr
 from samebits.ir.steps import Steps, stepped, time_axes
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range, rescaled, shortened
-from samebits.quantization.convert import convert
+from samebits.quantization.convert import Converted, convert
+from samebits.quantization.levels import levelled
 from samebits.quantization.observe import (
     Sample,
     Statistics,
-    check_finite,
     checked,
     merged,
     statistics,
 )
+from samebits.quantization.pieces import (
+    compared_part,
+    halves_of,
+    held_back,
+    input_ranges,
+    observe_steps,
+    windows,
+)
 from samebits.quantization.placement import Placement, is_movement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
 from samebits.quantization.report import constant_report
-from samebits.quantization.settings import ACTIVATIONS, Settings
-from samebits.quantization.signal import finite, ratio
+from samebits.quantization.settings import ACTIVATIONS, WIDTHS, Settings
 from samebits.quantization.stored import float_network
+from samebits.quantization.trial import DATA, INPUT, QUIET, WEIGHTS, Trial, Widths, sufficient
 from samebits.quantization.weights import check_constant
 from samebits.spec import formats
 
 Array = np.ndarray[Any, Any]
 
-SUM = "sum"  # of a gate: Q3.12
+SUM = "sum"  # of a gate
 GATE = "gate"  # what its function gives: Q0.15
 CELL = "cell"
-DATA = "data"  # x, h and everything else
-WEIGHTS = "weights"
-ROLES = (WEIGHTS, DATA, SUM, GATE, CELL)
+ROLES = (WEIGHTS, INPUT, DATA, SUM, GATE, CELL)
 GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
-SUM_SCALE = Fraction(1, 1 << 12)
+SUM_SCALE = Fraction(1, 1 << 12)  # Q3.12
+SUM_END = Fraction(8)  # a gate that closes to 3e-4 forgets a tenth of its cell in 300 steps
 FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
 BOUNDED = ("Sigmoid", "Tanh")  # at 8 and beyond they are 1 within 2**-11
+CLEAR = 1e-4  # noise over signal that 8-bit weights may leave beside 16-bit activations: 40 dB
 GROWTH = 1.25  # of the largest cell state from the first half of a sequence to the second
 
 
@@ -65,7 +77,7 @@ GROWTH = 1.25  # of the largest cell state from the first half of a sequence to 
 class RecurrentSettings:
     """How `quantize_recurrent` quantizes.
 
-    bits:     of x and h. 8: a scale for each weight matrix of a gate; 16: for each of its rows
+    bits:     of x, h and what else is no gate or cell state: 8 or 16
     symmetry: a matrix is symmetric where the smaller end of its range is at least this part of the
               larger one, else asymmetric; 0: all symmetric
     gates:    q0.15 (a larger power of two where calibration leaves [-1, 1]); or symmetric,
@@ -73,6 +85,8 @@ class RecurrentSettings:
     float_bias: biases stay float32: for targets with a floating-point unit, without the promise of
               the same bits across targets
     calibration, percentile: of x, h and the cell state, as in Settings
+    widths:   bits of single groups of activations (`placement`), of WIDTHS; others have `bits`.
+              `quantize_steps` adds those that need more than 8
     report_samples: sequences that the report compares
     """
 
@@ -82,6 +96,7 @@ class RecurrentSettings:
     float_bias: bool = False
     calibration: str = "mse"
     percentile: float = 99.99
+    widths: Mapping[str, int] = field(default_factory=dict)
     report_samples: int = 4
 
     def __post_init__(self) -> None:
@@ -99,27 +114,28 @@ class RecurrentSettings:
         return Settings(
             activations=f"asymmetric-s{self.bits}" if self.bits == 8 else "symmetric-s16",
             weights="symmetric-s8",
-            per_channel=self.bits == 16,
             calibration=self.calibration,
             percentile=self.percentile,
             report_samples=self.report_samples,
             symmetry=self.symmetry,
             float_bias=self.float_bias,
             scale_bits=SCALE_BITS,
+            widths=self.widths,
+            headroom=True,
         )
 
     @property
     def finest(self) -> Fraction:
         """The smallest scale of a product in the sum of a gate: what a thousand products of codes
         lose by it is a small part of a step of Q3.12, and their common unit fits in 62 bits."""
-        return SUM_SCALE / (1 << (self.bits + 4))
+        return SUM_SCALE / (1 << (max(self.bits, *self.widths.values(), 0) + 4))
 
 
 @dataclass(frozen=True)
 class GateReport:
     """One gate. Ranges (low, high) are those that calibration saw.
 
-    saturated: share of the sums beyond Q3.12
+    saturated: share of the sums beyond 8
     """
 
     layer: str
@@ -138,6 +154,7 @@ class RecurrentReport:
     causes:    the same with nothing but one kind of tensor quantized (ROLES)
     cells:     layer -> largest |cell state| in the first and in the second half of the sequences
     states:    state -> the ratio of its values after every step, as sqnr_db
+    wider:     activation -> its bits, where it needs more than the settings say
     bytes_before, bytes_after: of the constants
     """
 
@@ -152,23 +169,12 @@ class RecurrentReport:
     bytes_before: int
     bytes_after: int
     states: Mapping[str, float | None] = field(default_factory=dict)
+    wider: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite ratios become None."""
         found: dict[str, Any] = finite(asdict(self))
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class StepSequence:
-    """The operands of a step graph in calibration.
-
-    inputs: [T, *shape of one step] for each input that is no state
-    states: of each state before the first step; None: as the graph says
-    """
-
-    inputs: Sequence[Array]
-    states: Sequence[Array] | None = None
 
 
 def quantize_recurrent(
@@ -182,16 +188,35 @@ def quantize_recurrent(
     Raises InputError for samples that do not fit, hold NaN or infinity or do not vary, or for none;
     UnsupportedError where there is no step graph.
     """
+    found = quantize_steps(*whole_sequences(graph, samples), settings or RecurrentSettings())
+    return found.graph, found.report
+
+
+def whole_sequences(graph: Graph, samples: Iterable[Sample]) -> tuple[Steps, list[StepSequence]]:
+    """The step graph of a graph on whole sequences, and samples for it. Raises as
+    `quantize_recurrent`."""
     graph = float_network(graph).graph
     check_parameters(graph)
     steps = stepped(graph)
-    sequences = [StepSequence(cut_steps(graph, arrays)) for arrays in checked(graph, samples)]
-    return quantize_steps(steps, sequences, settings or RecurrentSettings())
+    return steps, [StepSequence(cut_steps(graph, arrays)) for arrays in checked(graph, samples)]
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedSteps:
+    """A step graph in QDQ form, what that cost, and what its integers are to be measured on."""
+
+    graph: Graph
+    report: RecurrentReport
+    held: Held
+
+    def causes(self) -> dict[str, float | None]:
+        """The ratio of the outputs in dB with nothing quantized but each kind of tensor."""
+        return dict(self.report.causes)
 
 
 def quantize_steps(
     steps: Steps, sequences: Sequence[StepSequence], settings: RecurrentSettings
-) -> tuple[Graph, RecurrentReport]:
+) -> QuantizedSteps:
     """A float32 step graph in QDQ form, each state with one format, and a report.
 
     The states over calibration are those that the float graph hands on. Raises as
@@ -206,26 +231,39 @@ def quantize_steps(
     for name, array in float_steps.constants.items():
         if array.dtype.kind == "f":
             check_constant(array, name)
-    placement = place(float_steps, exact_sums=True, tied=[names for _, names in steps.carried])
+    levels = levelled(float_steps, input_ranges(float_steps, sequences))
+    float_steps, tied = levels.graph, [names for _, names in steps.carried]
+    placement = place(float_steps, exact_sums=True, tied=tied, entries=levels.entries)
     hidden = _hidden(float_steps, steps)
     parts, joined = _parts(float_steps, placement.quantized, hidden)
     roles = _roles(float_steps, placement, (*parts, *joined), _cell_groups(float_steps, steps))
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
-    seen, halves = _observe(float_steps, sequences, watched)
+    seen, runs = observe_steps(float_steps, sequences, watched)
     check_varying(float_steps, seen, (_gate(float_steps, h) for _, h in parts.values()))
-    fixed = _fixed(float_steps, placement, roles, seen, settings)
-    fixed.update(_peepholes(float_steps, placement, fixed, settings))
-    numbers = settings.plain, fixed, settings.finest
-    converted = convert(float_steps, placement, seen, *numbers)
+
+    def made(placed: Placement, widths: Widths) -> Converted:
+        chosen = replace(settings, widths={**settings.widths, **widths})
+        fixed = _fixed(float_steps, placed, roles, seen, chosen)
+        fixed.update(_peepholes(float_steps, placed, fixed, chosen))
+        return convert(float_steps, placed, seen, chosen.plain, fixed, chosen.finest)
+
+    probes = windows(float_steps, sequences, runs)
+    trial = Trial(
+        *(float_steps, placement, lambda placed, widths: made(placed, widths).graph),
+        lambda graph: _outputs(steps, _run(graph, probes)),
+    )
+    progress.stage("choosing bits of single tensors")
+    if settings.bits == WIDTHS[0]:
+        chosen = _wider(trial, roles)
+    else:
+        gated = {name for pair in parts.values() for name in pair}
+        chosen = _finer_weights(trial, gated.union(joined))
+    settings = replace(settings, widths={**chosen, **settings.widths})
+    converted = made(placement, {})
     progress.stage("comparing with the float network")
-    compared = sequences[: settings.report_samples]
-    expected = [_run(float_steps, sequence) for sequence in compared]
-    found = [_run(converted.graph, sequence) for sequence in compared]
-    wanted = [_own(steps, arrays) for arrays in expected]
-    causes = {}
-    for role in ROLES:
-        alone = convert(float_steps, _only(placement, roles, role), seen, *numbers).graph
-        causes[role] = _sqnr(wanted, [_own(steps, _run(alone, s)) for s in compared])
+    compared = [compared_part(sequence) for sequence in sequences[: settings.report_samples]]
+    expected, found = (_run(graph, compared) for graph in (float_steps, converted.graph))
+    halves = halves_of(float_steps, runs)
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
     }
@@ -235,8 +273,8 @@ def quantize_steps(
         len(sequences),
         len(compared),
         tuple(_gate_reports(float_steps, parts, seen)),
-        _sqnr(wanted, [_own(steps, arrays) for arrays in found]),
-        causes,
+        _sqnr(*([_own(steps, arrays) for arrays in runs] for runs in (expected, found))),
+        {role: sqnr(1.0, trial.noise(part)) for role, part in _alone(trial, roles).items()},
         cells,
         tuple(_warnings(cells)),
         sum(c.values.nbytes for c in converted.constants),
@@ -245,8 +283,71 @@ def quantize_steps(
             state.input: _sqnr([[e[index]] for e in expected], [[f[index]] for f in found])
             for index, state in enumerate(float_steps.states, count)
         },
+        _bits(converted, settings, placement),
     )
-    return converted.graph, report
+    held = Held(
+        *(float_steps, held_back(float_steps, sequences, runs)), sequences=True, last=steps.last
+    )
+    return QuantizedSteps(converted.graph, report, held)
+
+
+def _alone(trial: Trial, roles: Mapping[str, str]) -> dict[str, Placement]:
+    """Each role -> the placement of its tensors alone."""
+    inputs = trial.placement.groups_of_inputs(trial.graph)
+    of = {g: INPUT if g in inputs else roles.get(g, DATA) for g in trial.groups}
+    parts = {
+        role: trial.only([g for g in trial.groups if of[g] == role])
+        for role in ROLES
+        if role == WEIGHTS or role in of.values()
+    }
+    return {**parts, WEIGHTS: trial.placement.weights_alone()}
+
+
+def _wider(trial: Trial, roles: Mapping[str, str]) -> dict[str, int]:
+    """Bits of the groups of activations that would lose more with 8 than all that has no choice:
+    weights, sums, gates and cell states. Inputs have 8 or 16."""
+    alone = _alone(trial, roles)
+    chosen = [name for role in (INPUT, DATA) if role in alone for name in alone[role].quantized]
+    groups = {trial.placement.group[name] for name in chosen}
+    rest = replace(
+        trial.placement,
+        quantized=tuple(n for n in trial.placement.quantized if n not in chosen),
+    )
+    floor = max(trial.noise(rest), QUIET)
+    if trial.noise(trial.only(groups)) <= floor:
+        return {}
+    inputs = trial.placement.groups_of_inputs(trial.graph)
+    ends = WIDTHS[0], WIDTHS[-1]
+    return {
+        **sufficient(trial, sorted(groups & inputs), floor, ends),
+        **sufficient(trial, [g for g in trial.groups if g in groups - inputs], floor),
+    }
+
+
+def _finer_weights(trial: Trial, gated: Collection[str]) -> dict[str, int]:
+    """16 bits for the weights that cost most, outside of gates, until all that have 8 together make
+    no more noise than is allowed beside activations of 16 bits."""
+    outputs = {node.name: node.output for node in trial.graph.nodes}
+    costs = {name: trial.noise(trial.only((), {name})) for name in trial.layers}
+    left, found = sum(costs.values()), dict[str, int]()
+    for name in sorted(costs, key=lambda name: (-costs[name], name)):
+        if left <= CLEAR:
+            break
+        if outputs[name] not in gated:
+            found[trial.layers[name]] = WIDTHS[-1]
+            left -= costs[name]
+    return found
+
+
+def _bits(
+    converted: Converted, settings: RecurrentSettings, placement: Placement
+) -> dict[str, int]:
+    """The bits of every activation that has others than the settings say, by name."""
+    return {
+        tensor.name: tensor.numbers.format.bits
+        for tensor in converted.tensors
+        if placement.group[tensor.name] in settings.widths
+    }
 
 
 # --- sequences --------------------------------------------------------------------------------
@@ -261,9 +362,10 @@ def cut_steps(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _run(graph: Graph, sequence: StepSequence) -> list[Array]:
-    """The outputs of all steps, states among them."""
-    return run_steps(graph, sequence.inputs, initial=sequence.states)
+def _run(graph: Graph, sequences: Sequence[StepSequence]) -> list[list[Array]]:
+    """The outputs of all steps of each sequence, states among them."""
+    found = run_sequences(graph, sequences)
+    return [[each[name] for name in graph.outputs] for each in found]
 
 
 def _own(steps: Steps, arrays: Sequence[Array]) -> list[Array]:
@@ -275,44 +377,9 @@ def _own(steps: Steps, arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _observe(
-    graph: Graph, sequences: Sequence[StepSequence], names: Iterable[str]
-) -> tuple[dict[str, Statistics], dict[str, tuple[float, float]]]:
-    """Statistics of the named values, and the largest magnitude of each state in the first and in
-    the second half of the sequences."""
-    seen: dict[str, Statistics] = {}
-    halves = {state.input: [0.0, 0.0] for state in graph.states}
-    for index, sequence in enumerate(progress.track(sequences, "calibrating", len(sequences))):
-        made: dict[str, list[Array]] = {name: [] for name in names}
-        length = len(sequence.inputs[0])
-        for t, values in enumerate(_traced(graph, sequence)):
-            for name, arrays in made.items():
-                arrays.append(np.asarray(values[name]).reshape(-1))
-            for state in graph.states:
-                half = halves[state.input]
-                largest = float(np.abs(values[state.output]).max(initial=0.0))
-                half[2 * t // length] = max(half[2 * t // length], largest)
-        for name, arrays in made.items():
-            array = np.concatenate(arrays)
-            check_finite(name, array, index)
-            if array.size:
-                found = statistics(array)
-                seen[name] = merged([seen[name], found]) if name in seen else found
-    return seen, {name: (first, second) for name, (first, second) in halves.items()}
-
-
-def _traced(graph: Graph, sequence: StepSequence) -> Iterator[dict[str, Array]]:
-    """Every value of every step."""
-    states = sequence.states or [
-        graph.constants.get(
-            s.initial, np.zeros(graph.values[s.input].shape, graph.values[s.input].dtype)
-        )
-        for s in graph.states
-    ]
-    for arrays in zip(*sequence.inputs, strict=True):
-        values = trace(graph, [*arrays, *states])
-        states = [values[state.output] for state in graph.states]
-        yield values
+def _outputs(steps: Steps, runs: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """For each output that is no state its arrays, sequence by sequence."""
+    return [list(column) for column in zip(*(_own(steps, run) for run in runs), strict=True)]
 
 
 # --- what is what -----------------------------------------------------------------------------
@@ -438,10 +505,15 @@ def _fixed(
     for group, role in {**states, **roles}.items():
         stats = merged([seen[name] for name in members[group] if name in seen])
         if role == SUM:
-            fixed[group] = Calibrated(power, SUM_SCALE, 0, Fraction(-8), Fraction(8))
+            wide = max(-Fraction(stats.low), Fraction(stats.high)) > SUM_END
+            factor = 2 if wide else 1
+            ends = -factor * SUM_END, factor * SUM_END
+            fixed[group] = Calibrated(power, factor * SUM_SCALE, 0, *ends)
         elif role in (CELL, DATA):
-            fmt = power if role == CELL else settings.plain.activation_format
-            found = calibrate(stats, fmt, settings.plain, group)
+            plain = settings.plain
+            fmt = power if role == CELL else plain.width_of(group, plain.activation_format)
+            plain = replace(plain, headroom=role != CELL)
+            found = calibrate(stats, fmt, plain, group)
             fixed[group] = rescaled(found, max(found.scale, FINEST_STATE))
         elif settings.gates == GATE_FORMATS[0]:
             ends = min(Fraction(stats.low), Fraction(-1)), max(Fraction(stats.high), Fraction(1))
@@ -479,20 +551,6 @@ def _peepholes(
                     yield placement.group[name], rescaled(found, max(found.scale, least))
 
 
-def _only(placement: Placement, roles: Mapping[str, str], role: str) -> Placement:
-    """The placement with the tensors of one role alone."""
-    weights = role == WEIGHTS
-    return replace(
-        placement,
-        quantized=tuple(
-            name for name in placement.quantized if roles.get(placement.group[name], DATA) == role
-        ),
-        operands=placement.operands if weights else frozenset(),
-        biases=placement.biases if weights else {},
-        weights=weights,
-    )
-
-
 # --- report -----------------------------------------------------------------------------------
 
 
@@ -524,7 +582,7 @@ def _gate(graph: Graph, h: str) -> tuple[str, str]:
 
 
 def _saturated(stats: Statistics) -> float:
-    """The share of sums beyond Q3.12, whose ends are edges of bins."""
+    """The share of sums beyond 8, which is an edge of bins."""
     edges = np.array([stats.edge(i) for i in range(len(stats.counts))], np.float64)
     return float(stats.counts[(edges >= 8) | (edges < -8)].sum()) / stats.count
 

@@ -9,13 +9,15 @@ result's scale as a ratio of small integers: the result has the scale of a and b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from samebits.ir import Graph, Node, Trait, has
+from samebits.ir.graph import moved_inputs
 from samebits.ir.integer.root import LARGEST_RADICAND
-from samebits.numerics import ScaleRule
+from samebits.numerics import ScaleRule, catalog
 from samebits.quantization.calibrate import Calibrated, rescaled, shortened
+from samebits.quantization.settings import WIDTHS
 from samebits.spec import formats
 
 UNIT_BITS, FACTOR_BITS = 16, 8  # of the scale of what is squared and of m: a binary32 number
@@ -42,6 +44,25 @@ def magnitudes(graph: Graph) -> list[Magnitude]:
     search = _Search(graph)
     found = [search.magnitude(node) for node in graph.nodes if node.op == "Sqrt"]
     return [each for each in found if each is not None]
+
+
+def basis_widths(graph: Graph, bits: int) -> dict[str, int]:
+    """The constant weights of products whose results are squared for a magnitude, with as many bits
+    as activations have, if those are 16: what is quiet beside something loud keeps no more decibels
+    than the basis of the transform has."""
+    if bits != WIDTHS[-1]:
+        return {}
+    producers, found = graph.producers(), []
+    waiting = [name for each in magnitudes(graph) for name in each.operands]
+    while waiting:
+        node = producers.get(waiting.pop())
+        if node is None:
+            continue
+        if has(node.op, Trait.PRODUCT):
+            found += [name for name in node.inputs[1:2] if name in graph.constants]
+        elif has(node.op, Trait.MOVEMENT):
+            waiting += moved_inputs(node)
+    return dict.fromkeys(found, bits)
 
 
 class _Search:
@@ -122,12 +143,22 @@ def fitted(
         if operand == output:
             continue
         fixed = fitting[output].format.rule is ScaleRule.FIXED
+        fitting[output] = _unsigned(fitting[output])
         if operand not in roots:
             fitting[operand] = shortened(fitting[operand], 1 if fixed else UNIT_BITS)
         scale = _multiple(fitting[output].scale, fitting[operand], len(each.inside))
         fitting[output] = rescaled(fitting[output], scale)
         roots.add(output)
     return fitting
+
+
+def _unsigned(found: Calibrated) -> Calibrated:
+    """Symmetric numbers that are never negative with all codes of their type, of zero point 0."""
+    fmt = found.format
+    if fmt.rule is not ScaleRule.SYMMETRIC or found.low < 0 or found.high == 0:
+        return found
+    unsigned = catalog.asymmetric(fmt.bits, signed=False)
+    return replace(found, format=unsigned, scale=found.high / unsigned.code_max)
 
 
 def _multiple(scale: Fraction, operand: Calibrated, terms: int) -> Fraction:

@@ -24,8 +24,9 @@ The rules, for the operators of docs/spec/graph.md section 2:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Node, Trait, has
@@ -46,8 +47,9 @@ class Placement:
     group:     value or constant with codes -> the name of its group; one scale for each group
     operands:  (node name, position of an input) where a constant is read as codes
     biases:    output of a MatMul -> the constant that an Add merged with it adds
-    weights:   whether the weights and biases of linear operators get codes
+    layers:    the products whose constants get codes, by the names of their nodes; None: all
     features:  inputs with a scale for each feature, the last axis
+    entries:   input -> the value behind it that is quantized in its place
     magnitudes: square roots whose scales are multiples of those of what is squared
     """
 
@@ -55,9 +57,23 @@ class Placement:
     group: dict[str, str]
     operands: frozenset[tuple[str, int]]
     biases: dict[str, str]
-    weights: bool = True
+    layers: frozenset[str] | None = None
     features: frozenset[str] = frozenset()
     magnitudes: tuple[Magnitude, ...] = ()
+    entries: Mapping[str, str] = field(default_factory=dict)
+
+    def groups_of_inputs(self, graph: Graph) -> set[str]:
+        """The groups that the codes of inputs, which are no states, belong to."""
+        named = (self.entries.get(name, name) for name in graph.own_inputs)
+        return {self.group[name] for name in named if name in self.group}
+
+    def weighs(self, node: Node) -> bool:
+        """Whether the weights and the bias of a product get codes."""
+        return self.layers is None or node.name in self.layers
+
+    def weights_alone(self) -> Placement:
+        """The same without activations."""
+        return replace(self, quantized=())
 
     def members(self) -> dict[str, list[str]]:
         """Group -> its quantized values and constants."""
@@ -97,15 +113,21 @@ def ranks(node: Node) -> bool:
     return has(node.op, Trait.DECISION) and has(node.op, Trait.SCORING)
 
 
-def place(graph: Graph, exact_sums: bool = False, tied: Sequence[Sequence[str]] = ()) -> Placement:
+def place(
+    graph: Graph,
+    exact_sums: bool = False,
+    tied: Sequence[Sequence[str]] = (),
+    entries: Mapping[str, str] = MappingProxyType({}),
+) -> Placement:
     """Decide where a float32 graph is quantized.
 
     tied: values that share a scale beside those that the rules join
+    entries: input -> the value behind it that is quantized in its place (`levels`)
 
     Raises InputError if it is quantized already, UnsupportedError for other float types.
     """
     _check(graph)
-    search = _Search(graph, exact_sums, tied)
+    search = _Search(graph, exact_sums, tied, entries)
     while search.once():
         pass
     return search.placement()
@@ -133,6 +155,7 @@ class _Search:
     graph: Graph
     exact_sums: bool
     tied: Sequence[Sequence[str]] = ()
+    entries: Mapping[str, str] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
     visited: set[str] = field(default_factory=set)  # required, or movements of required values
 
@@ -144,7 +167,8 @@ class _Search:
         self.magnitudes = {
             name: each for each in magnitudes(self.graph) for name in (*each.inside, each.output)
         }
-        for name in (*self.graph.inputs, *self.graph.outputs):
+        ends = (self.entries.get(name, name) for name in self.graph.inputs)
+        for name in (*ends, *self.graph.outputs):
             if not self.tallied(name):
                 self.require(name)
 
@@ -330,6 +354,7 @@ class _Search:
             self.biases,
             features=frozenset(filter(self.by_feature, self.graph.own_inputs)),
             magnitudes=tuple(self.rooted),
+            entries=self.entries,
         )
 
     def by_feature(self, name: str) -> bool:

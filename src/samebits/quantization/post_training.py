@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from samebits import progress
-from samebits.errors import InputError
+from samebits.errors import InputError, SamebitsError
 from samebits.ir import Graph
+from samebits.ir.canonical import without_guards
+from samebits.ir.fidelity import FLOOR, HELD_OUT, MEASURED, MOST, Held
+from samebits.ir.lowering.lower import lower_graph
+from samebits.ir.many import run_many
+from samebits.ir.rewrite import simplify
+from samebits.ir.signal import sqnr
 from samebits.quantization.calibrate import Calibrated
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, convert, group_numbers
 from samebits.quantization.equalize import equalize
 from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import Placement, place
 from samebits.quantization.refine import affordable, refine
 from samebits.quantization.report import QuantizationReport, report
-from samebits.quantization.sensitivity import most_sensitive
+from samebits.quantization.sensitivity import SAMPLES, most_sensitive, repaired
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import LayerChange
 from samebits.quantization.stored import float_network
 from samebits.quantization.trees import feature_numbers, feature_ranges
+from samebits.quantization.trial import Trial, Widths, error
 from samebits.quantization.weights import WeightCodes
 
 Array = np.ndarray[Any, Any]
+LOST_NOISE = 10 ** (-FLOOR / 10)  # over the signal of an output
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,8 @@ class Observed:
     over them. Settings that `observe_graph` does not read share it.
 
     changes: what equalization did; stored: codes that the file has already; features: scales of the
-    features of inputs; kept: the first samples; count: all that were read
+    features of inputs; kept: the first samples; held: those to measure on; first: a few of
+    the first; count: all that were read
     """
 
     graph: Graph
@@ -46,12 +55,34 @@ class Observed:
     seen: Mapping[str, Statistics]
     features: Mapping[str, tuple[Calibrated, ...]]
     kept: Sequence[Sequence[Array]]
+    held: Sequence[Sequence[Array]]
+    first: Sequence[Sequence[Array]]
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A network in QDQ form, what that cost, and what its integers are to be measured on."""
+
+    graph: Graph
+    report: QuantizationReport
+    held: Held
+    trial: Trial
+
+    def causes(self) -> dict[str, float | None]:
+        """The ratio of the outputs in dB with nothing quantized but each kind of tensor."""
+        return {cause: sqnr(1.0, noise) for cause, noise in self.trial.causes().items()}
 
 
 def quantize_graph(
     graph: Graph, samples: Iterable[Sample], settings: Settings | None = None
 ) -> tuple[Graph, QuantizationReport]:
+    """As `quantize_observed`, without what is measured later."""
+    found = quantize_observed(graph, samples, settings or Settings())
+    return found.graph, found.report
+
+
+def quantize_observed(graph: Graph, samples: Iterable[Sample], settings: Settings) -> Quantized:
     """A float32 real graph in QDQ form, with scales calibrated on samples, and a report.
 
     graph:   simplified (samebits.ir.rewrite.simplify); inputs and outputs keep names and types
@@ -64,16 +95,62 @@ def quantize_graph(
     a graph that is quantized already or has nothing to quantize; UnsupportedError for float types
     other than float32.
     """
-    settings = settings or Settings()
     observed = observe_graph(graph, samples, settings, _refined(settings))
     converted, changes = convert_observed(observed, settings)
     _say_idle(settings, changes)
+    if settings.repair:
+        settings, converted, changes = _repaired(observed, settings, converted, changes)
     progress.stage("comparing with the float network")
     compared = observed.kept[: settings.report_samples]
     made = report(
         *(observed.graph, converted, observed.seen, compared, observed.count, settings, changes)
     )
-    return converted.graph, made
+    trial = trial_of(observed, settings)
+    return Quantized(
+        converted.graph, made, Held(observed.graph, observed.held, observed.first), trial
+    )
+
+
+def _repaired(
+    observed: Observed,
+    settings: Settings,
+    converted: Converted,
+    changes: tuple[LayerChange, ...],
+) -> tuple[Settings, Converted, tuple[LayerChange, ...]]:
+    """With more bits for some tensors where the outputs would be lost, and these have an integer
+    form."""
+    trial = trial_of(observed, settings)
+    found = trial.run(converted.graph)
+    worst = max(error([x], [y]) for x, y in zip(trial.expected, found, strict=True))
+    if worst <= LOST_NOISE:
+        return settings, converted, changes
+    widths, more = repaired(trial, converted, settings, error(trial.expected, found))
+    if not widths:
+        return settings, converted, changes
+    wider = replace(settings, widths={**settings.widths, **widths})
+    try:
+        made, refined = convert_observed(observed, wider)
+        lower_graph(without_guards(simplify(made.graph)))
+    except SamebitsError as error_:
+        progress.note(f"more bits were tried, and have no integer form: {error_}")
+        return settings, converted, changes
+    return wider, made, (*refined, *more)
+
+
+def trial_of(observed: Observed, settings: Settings) -> Trial:
+    """Trials of single tensors of an observed graph, on samples held back."""
+    graph = observed.graph
+    samples = observed.held[:SAMPLES]
+
+    def made(placement: Placement, widths: Widths) -> Graph:
+        chosen = replace(settings, widths={**settings.widths, **widths})
+        return convert(
+            *(graph, placement, observed.seen, chosen),
+            features=observed.features,
+            stored=observed.stored,
+        ).graph
+
+    return Trial(graph, observed.placement, made, lambda of: run_many(of, samples))
 
 
 def _say_idle(settings: Settings, changes: Sequence[LayerChange]) -> None:
@@ -120,7 +197,7 @@ def observe_graph(
         samples = list(samples)
         graph, changes = equalize(graph, samples, settings.equalize)
         stored = network.codes_of(graph)
-    placement = place(graph)
+    placement = place(graph, entries=settings.entries)
     if not placement.quantized:
         raise InputError(
             f"graph {graph.name!r}: expected a network that computes on float32 numbers, found "
@@ -128,6 +205,8 @@ def observe_graph(
         )
     wanted = _kept(graph, settings, refined)
     kept: list[Sequence[Array]] = []
+    first: list[Sequence[Array]] = []
+    held: list[Sequence[Array]] = []
     count = 0
     scales: dict[str, tuple[Fraction, int]] = {}
     ranges: dict[str, tuple[Array, Array]] = {}  # of the features of inputs
@@ -138,8 +217,15 @@ def observe_graph(
         nonlocal count, scales
         count += 1
         feature_ranges(ranges, placement.features, dict(zip(graph.inputs, sample, strict=True)))
-        if len(kept) < wanted:
-            kept.append([np.array(array) for array in sample])
+        early, fourth = count <= MEASURED * HELD_OUT, count % HELD_OUT == 0
+        if len(kept) < wanted or early or (fourth and len(held) < MOST):
+            copied = [np.array(array) for array in sample]
+            if len(kept) < wanted:
+                kept.append(copied)
+            if early:
+                first.append(copied)
+            if fourth and len(held) < MOST:
+                held.append(copied)
         if settings.stop_early is None or count % settings.stop_early:
             return True
         numbers = group_numbers(graph, placement, seen, settings)
@@ -157,7 +243,8 @@ def observe_graph(
 
     seen = observe(graph, samples, placement.quantized, more)
     features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
-    return Observed(graph, changes, stored, placement, seen, features, kept, count)
+    measured = held if len(held) >= MEASURED else first
+    return Observed(graph, changes, stored, placement, seen, features, kept, measured, first, count)
 
 
 def convert_observed(
@@ -172,10 +259,9 @@ def convert_observed(
     kept = observed.kept[: _kept(graph, settings, _refined(settings))]
     converted = convert(graph, placement, seen, settings, features=features, stored=stored)
     if settings.mixed is not None:
-        wide, wider = most_sensitive(graph, placement, converted, kept, settings)
-        converted = convert(
-            graph, placement, seen, settings, features=features, stored=stored, wide=wide
-        )
+        widths, wider = most_sensitive(trial_of(observed, settings), converted, settings)
+        settings = replace(settings, widths={**settings.widths, **widths})
+        converted = convert(graph, placement, seen, settings, features=features, stored=stored)
         changes += wider
     if settings.refines:
         refined = kept[: affordable(graph, settings.refine_samples)]

@@ -22,12 +22,13 @@ import numpy as np
 
 from samebits import progress
 from samebits.ir import Graph, Node
+from samebits.ir.signal import ratio
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, QuantizedLayer
 from samebits.quantization.descent import Layout, Moments, descend, excess
 from samebits.quantization.lockstep import Lockstep
 from samebits.quantization.placement import is_row
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import LayerChange, ratio
 from samebits.quantization.weights import LARGEST_BIAS, WeightCodes, recoded
 
 Array = np.ndarray[Any, Any]

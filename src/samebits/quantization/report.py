@@ -10,10 +10,11 @@ import numpy as np
 
 from samebits.ir import Graph
 from samebits.ir.interpreter import trace
+from samebits.ir.signal import finite, sqnr
+from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, QuantizedConstant, QuantizedTensor
 from samebits.quantization.observe import Statistics
 from samebits.quantization.settings import Settings
-from samebits.quantization.signal import LayerChange, finite, sqnr
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from samebits.errors import InputError
 from samebits.numerics import Format, catalog
@@ -31,6 +35,8 @@ def _schemes(bits: int) -> list[Format]:
 
 
 ACTIVATIONS: dict[str, Format] = {fmt.name: fmt for bits in (8, 16) for fmt in _schemes(bits)}
+WIDTHS = (8, 10, 12, 16)  # bits that an activation may have; 10 and 12 lie in 16
+_WIDTHS: dict[str, Format] = {fmt.name: fmt for bits in WIDTHS for fmt in _schemes(bits)}
 # Codes less a zero point of 16 bits need 17, for which products of integers have no room.
 WEIGHTS: dict[str, Format] = {
     fmt.name: fmt
@@ -45,27 +51,22 @@ WEIGHTS: dict[str, Format] = {
 }
 
 
-def widened(fmt: Format, bits: int) -> Format:
-    """The activation scheme of the same kind with 8 or 16 bits."""
-    return ACTIVATIONS[fmt.name.replace(str(fmt.bits), str(bits))]
-
-
-def doubled(fmt: Format, *, weights: bool) -> Format | None:
-    """The format of the same kind with twice the bits, of weights or of activations; None: there is
-    none."""
-    name = fmt.name.replace(f"s{fmt.bits}", f"s{2 * fmt.bits}")
-    name = name.replace(f"u{fmt.bits}", f"u{2 * fmt.bits}")
-    return (WEIGHTS if weights else ACTIVATIONS).get(name)
+def with_bits(fmt: Format, bits: int, *, weights: bool = False) -> Format | None:
+    """The format of the same kind with other bits, of activations or of weights; None: there is
+    none. Of activations there are WIDTHS."""
+    name = re.sub(rf"(?<=[su]){fmt.bits}\b", str(bits), fmt.name)
+    return (WEIGHTS if weights else _WIDTHS).get(name)
 
 
 def code_type(fmt: Format) -> str:
     """numpy's name of the integer type that holds the codes; 4 bits lie in one of 8."""
-    return f"{'uint' if fmt.code_min == 0 else 'int'}{max(fmt.bits, 8)}"
+    return f"{'uint' if fmt.code_min == 0 else 'int'}{8 if fmt.bits <= 8 else 16}"
 
 
-def narrow(fmt: Format) -> bool:
-    """The type holds a code below code_min (the restricted symmetric range)."""
-    return fmt.code_min != 0 and fmt.code_min > -(1 << (fmt.bits - 1))
+def ends_within(fmt: Format) -> tuple[bool, bool]:
+    """Whether the type of the codes holds some below code_min, and some above code_max."""
+    held = np.iinfo(code_type(fmt))
+    return fmt.code_min > held.min, fmt.code_max < held.max
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Settings:
     report_samples: samples that the report compares
     mixed:       the number of tensors, activations and weights, that get twice the bits: those
                  whose rounding costs the outputs most (`sensitivity`); None: none
+    widths:      bits of single tensors: of groups of activations (`placement`) one of WIDTHS, of
+                 constants 16; others have those of their format
+    entries:     input -> the value behind it that gets the codes of the input (`levels`)
+    headroom:    16-bit activations reach twice as far as calibration saw: a sequence may go on
+    repair:      tensors get more bits where the outputs would be lost (`sensitivity`)
     refine_samples: samples, at most, that roundings and biases are chosen on
     stop_early: samples after which calibration ends if they changed no scale; None: all are read
     """
@@ -110,6 +116,10 @@ class Settings:
     rounding: str = "nearest"
     bias_correction: bool = False
     mixed: int | None = None
+    widths: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
+    headroom: bool = False
+    repair: bool = False
     refine_samples: int = 128
 
     def __post_init__(self) -> None:
@@ -158,7 +168,12 @@ class Settings:
     def output_format(self) -> Format:
         """The format of graph outputs: that of activations, in `output_bits`."""
         fmt = self.activation_format
-        return widened(fmt, self.output_bits or fmt.bits)
+        return with_bits(fmt, self.output_bits or fmt.bits) or fmt
+
+    def width_of(self, name: str, fmt: Format, *, weights: bool = False) -> Format:
+        """The format of a group or constant: with bits of its own, where it has them."""
+        bits = self.widths.get(name)
+        return fmt if bits is None else with_bits(fmt, bits, weights=weights) or fmt
 
     @property
     def weight_format(self) -> Format:

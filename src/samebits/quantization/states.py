@@ -19,13 +19,15 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, has
+from samebits.ir.parted import apart, parted_arrays
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.real.recurrent import INITIAL
-from samebits.ir.steps import fed_back, with_states
+from samebits.ir.rewrite import drop_identity
+from samebits.ir.sequences import StepSequence
+from samebits.ir.steps import Steps, fed_back, with_states
 from samebits.quantization.lstm import (
     RecurrentReport,
     RecurrentSettings,
-    StepSequence,
     cut_steps,
     quantize_steps,
 )
@@ -288,7 +290,16 @@ def _stems(words: list[str], side: frozenset[str], marks: str) -> set[tuple[str,
 def quantize_states(
     graph: Graph, arrays: Mapping[str, Array], settings: RecurrentSettings, source: str
 ) -> tuple[Graph, RecurrentReport]:
-    """The step graph of a float32 graph with states (`tie_states`), in QDQ form, and a report.
+    """The step graph of a float32 graph with states, in QDQ form, and a report: of
+    `state_sequences`. Raises as it."""
+    found = quantize_steps(*state_sequences(graph, arrays, source), settings)
+    return found.graph, found.report
+
+
+def state_sequences(
+    graph: Graph, arrays: Mapping[str, Array], source: str
+) -> tuple[Steps, list[StepSequence]]:
+    """The step graph of a float32 graph with states (`tie_states`), and sequences for it.
 
     arrays: calibration. Of each input that is no state calls in order, [calls, *shape] or, for
             several sequences, [sequences, calls, *shape]; a leading axis of size 1 of the shape may
@@ -300,23 +311,34 @@ def quantize_states(
     """
     graph = float_network(graph).graph
     check_parameters(graph)
-    steps, step = fed_back(graph)
     calls = _sequences(graph, arrays, source)
+    whole, (graph, parts) = graph, apart(drop_identity(graph))
+    steps, step = fed_back(graph)
     sequences = []
     for given, states in calls:
         inputs = given
         if steps.length > 1:
             cut = [cut_steps(graph, call) for call in zip(*given, strict=True)]
-            inputs = [np.concatenate(parts) for parts in zip(*cut, strict=True)]
+            inputs = [np.concatenate(arrays_) for arrays_ in zip(*cut, strict=True)]
+        if states is not None and parts:
+            named = {s.input: a[None] for s, a in zip(whole.states, states, strict=True)}
+            pieces = parted_arrays(named, parts)
+            states = [pieces[state.input][0] for state in graph.states]
         sequences.append(StepSequence(inputs, states))
-    lengths = sorted({len(sequence.inputs[0]) for sequence in sequences})
+    for name in dict.fromkeys(part.whole for part in parts):
+        listed = _listed(part.name for part in parts if part.whole == name)
+        progress.note(
+            f"state: {name} holds several tensors side by side; each is a state of its own, with a "
+            f"scale of its own: {listed}"
+        )
+    lengths = sorted({len(sequence) for sequence in sequences})
     spans = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
     progress.note(
         f"state: a step is {step}; calibrating on {len(sequences)} "
         f"{'sequence' if len(sequences) == 1 else 'sequences'} of {spans} steps, with the state "
         "that the float network hands on"
     )
-    return quantize_steps(steps, sequences, settings)
+    return steps, sequences
 
 
 def _sequences(

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from samebits.quantization import QuantizationReport, RecurrentReport
+from samebits.ir.fidelity import LOST
+from samebits.quantization import Fidelity, QuantizationReport, RecurrentReport
 from samebits.reports.html import Section, Table
 from samebits.reports.report import printable, section
 
 TENSORS = ("tensor", "operator", "format", "scale", "zero", "range", "clipped", "SQNR dB")
 STEPS = ("step", "outputs, SQNR dB", "kept")
 CHANGES = ("layer", "operator", "step", "change", "SQNR dB before", "after")
-GATES = ("layer", "gate", "product of x", "product of h", "output", "beyond Q3.12")
+LISTED = 12  # names of tensors in one line
+GATES = ("layer", "gate", "product of x", "product of h", "output", "beyond 8")
+
+
+FIDELITY = ("output", "SQNR dB", "same decision", "different decisions, float network's")
+
+
+def fidelity_section(verdict: Fidelity) -> Section:
+    """A table of how much the outputs of the integers keep of the float network."""
+    rows = [
+        (
+            printable(output.name),
+            "exact" if output.sqnr_db is None else f"{output.sqnr_db:.1f}",
+            "" if output.agreement is None else f"{100 * output.agreement:.1f} %",
+            "" if output.agreement is None else f"{output.decisions}, {output.wanted}",
+        )
+        for output in verdict.outputs
+    ]
+    lines = [f"integers against the float network, on {verdict.samples} samples"]
+    if verdict.lost:
+        names = ", ".join(map(printable, verdict.lost[:LISTED]))
+        more = f" and {len(verdict.lost) - LISTED} more" if len(verdict.lost) > LISTED else ""
+        lines.append(f"below {LOST:g} dB: {names}{more}")
+    if text := verdict.warning():
+        lines.append(f"warning: {printable(text)}")
+    return section(Table(FIDELITY, rows), *lines)
 
 
 def quantization_sections(report: QuantizationReport | RecurrentReport) -> list[Section]:
@@ -89,6 +115,10 @@ def _gates(report: RecurrentReport) -> list[Section]:
                 for name, ratio in report.states.items()
             ),
             f"calibrated on {report.sequences} sequences, compared on {report.samples}",
+            *(
+                f"{printable(name)} has {bits} bits: with 8 it would lose more than the weights do"
+                for name, bits in report.wider.items()
+            ),
             _bytes(report),
             *(f"warning: {printable(warning)}" for warning in report.warnings),
         ),

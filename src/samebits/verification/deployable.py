@@ -15,7 +15,7 @@ def deployable(model: Model) -> Model:
     `verify` and `compile` begin with the same two steps, so they take the file. Raises
     UnsupportedError with their words where they would refuse it, or where ONNX cannot say it.
     """
-    written = to_qdq(model.real, "float", model.rate)
+    written = to_qdq(model.real, "float")
     graph = from_model(written, source=model.source)
     found = replace(model, graph=graph, firmware=None, deployed=None)
     lower_to_calls(found.integer)

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from samebits.errors import InputError, SamebitsError, UnsupportedError
-from samebits.onnx import from_model, load, sampling_rate, save_qdq
+from samebits.onnx import FileFacts, facts, from_model, load, save_qdq
 from samebits.onnx.reader.builder import FoldingBuilder
 
 Array = np.ndarray[Any, Any]
@@ -109,15 +109,15 @@ def test_other_content_is_named(tmp_path: Path, content: bytes, found: str) -> N
 def test_the_sampling_rate_of_a_model_of_recordings(tmp_path: Path) -> None:
     graph, path = from_model(add_model(np.ones(2, np.float32))), tmp_path / "m.onnx"
     for rate in (None, 8000, 16000):
-        save_qdq(graph, path, rate=rate)
-        assert sampling_rate(path) == rate
+        save_qdq(graph, path, facts=FileFacts(rate))
+        assert facts(path).rate == rate
         assert load(path).inputs == ("x",)
     for text in ("", "0", "-8000", "8000.0", "1" * 20, "eight"):
         model = onnx.load(path)
         helper.set_model_props(model, {"samebits.rate": text})
         onnx.save(model, path)
         with pytest.raises(InputError, match="expected a number of samples per second in the"):
-            sampling_rate(path)
+            facts(path)
 
 
 def test_every_truncation_is_an_error_or_a_model(tmp_path: Path) -> None:

@@ -661,6 +661,7 @@ def test_workers_that_do_not_divide_the_work_are_refused(changes, workers, text)
         config.check_workers(workers)
 
 
+@pytest.mark.filterwarnings("ignore::samebits.errors.FidelityWarning")  # one step teaches nothing
 @pytest.mark.parametrize("arch", ["mlp", "resnet8", "resnet20", "mobilenetv2"])
 def test_every_architecture_takes_a_bfp_step(arch, tmp_path):
     data = make_data(count=16, size=8)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from samebits.errors import InputError
 from samebits.excerpt import WHOLE, Excerpt
 from samebits.ir import Graph
-from samebits.onnx.metadata import RATE, read_number
+from samebits.onnx.metadata import FileFacts, read_facts
 from samebits.onnx.reader.importer import import_model
 from samebits.onnx.reader.wire import scan
 
@@ -35,12 +35,12 @@ def load(
     return import_model(read_model(path), batch, str(path), path.parent, part)
 
 
-def sampling_rate(path: str | os.PathLike[str]) -> int | None:
-    """Samples per second of the recordings that the model of an ONNX file takes, None where the
-    file does not say. Raises InputError as `load`, and for a rate that is no positive number."""
+def facts(path: str | os.PathLike[str]) -> FileFacts:
+    """The metadata that an ONNX file has of its model. Raises InputError as `load`, and for a
+    sampling rate that is no positive number."""
     model = read_model(Path(path))
     try:
-        return read_number(model, RATE, "samples per second", least=1)
+        return read_facts(model)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

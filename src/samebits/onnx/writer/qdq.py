@@ -18,7 +18,7 @@ from samebits.ir.real.cell import LAYERS, activations
 from samebits.ir.real.minifloat import STORAGE
 from samebits.ir.real.recurrent import PROJECTION
 from samebits.ir.real.trees import MODES, THRESHOLDS, ensemble_of
-from samebits.onnx.metadata import CLASSICAL, RATE
+from samebits.onnx.metadata import CLASSICAL, FileFacts
 from samebits.onnx.writer.emit import Emitter, element_type, unsupported, write_model
 from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.loadable import OPSET, loadable_form
@@ -28,27 +28,30 @@ IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 23: 11, 24: 12}  # the first that ha
 NARROW_CODES = ("int8", "uint8", "int32")  # what QuantizeLinear knew before opset 21
 
 
+NO_FACTS = FileFacts()
+
+
 def save_qdq(
     graph: Graph,
     path: str | os.PathLike[str],
     tables: Tables = "float",
-    rate: int | None = None,
+    facts: FileFacts = NO_FACTS,
 ) -> None:
-    """Write `to_qdq(graph, tables, rate)` atomically. Raises as it, SamebitsError for the file.
+    """Write `to_qdq(graph, tables, facts)` atomically. Raises as it, SamebitsError for the file.
 
     The default keeps every operator as it is: such a file can be loaded and lowered again.
     """
-    write_model(to_qdq(graph, tables, rate), path)
+    write_model(to_qdq(graph, tables, facts), path)
 
 
-def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> onnx.ModelProto:
+def to_qdq(graph: Graph, tables: Tables = "gather", facts: FileFacts = NO_FACTS) -> onnx.ModelProto:
     """A real graph as ONNX, of the lowest opset from 18 to 24 that has its operators and types.
 
     tables: "gather" writes transfer tables, average pools and resizes in the exact forms of
     `exact_form`, so that `binary32_exact` can hold; "float" writes every operator as it is, and
     loading gives the same graph again, but for Swish, which opset 24 brought (Mul and Sigmoid),
     and from opset 21 on for the pairs of `loadable_form`, which do not change the integer graph.
-    rate: samples per second of the recordings that the model is of, for `sampling_rate`.
+    facts: what the metadata say of the model
 
     Raises UnsupportedError for an integer graph and for what ONNX cannot say: attributes that are
     no binary32 numbers, quantization of binary64 tensors.
@@ -78,7 +81,7 @@ def to_qdq(graph: Graph, tables: Tables = "gather", rate: int | None = None) -> 
         if rule is None or not rule(emitter, node):
             inputs, attributes = _standard(emitter, node)
             emitter.ops(node.op, inputs, attributes, node.outputs, node.name)
-    metadata = {} if rate is None else {RATE: str(rate)}
+    metadata = facts.properties()
     return emitter.model(opset, IR_VERSIONS[opset], metadata)
 
 

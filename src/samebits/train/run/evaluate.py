@@ -11,6 +11,7 @@ from samebits.data import Dataset
 from samebits.data.dataset import Split
 from samebits.data.tally import Metrics, Tally
 from samebits.errors import UnsupportedError
+from samebits.ir.fidelity import OutputFidelity, compared
 from samebits.train.deployed.deploy import (
     CALIBRATION_BATCH,
     CALIBRATION_IMAGES,
@@ -22,6 +23,7 @@ from samebits.train.run.distributed import ALONE, Workers
 from samebits.train.run.engine import Engine, Float32Engine
 
 EVALUATION_BATCH = 32
+COMPARED = 64  # test samples that both arithmetics compute
 
 
 class Classifier(Protocol):
@@ -65,6 +67,24 @@ def measured(classifier: Classifier, data: Dataset, workers: Workers = ALONE) ->
         outputs = classifier.logits(data.batch("test", indices))
         tally.add(outputs.double().numpy(), data.test_labels[indices].numpy())
     return tally.metrics()
+
+
+def kept(engine: Engine, classifier: Classifier, data: Dataset) -> OutputFidelity:
+    """How much the deployed arithmetic keeps of the outputs of the training arithmetic, on the
+    first test samples: in training every batch of them has exponents of its own."""
+    count = min(COMPARED, len(data.test_labels))
+    batches = [
+        data.batch("test", indices)
+        for indices in torch.arange(count, device="cpu").split(EVALUATION_BATCH)
+    ]
+    wanted, found = (
+        torch.cat([each.logits(batch) for batch in batches]).double()
+        for each in (engine, classifier)
+    )
+    if data.language:  # every token is a decision
+        wanted, found = (logits.flatten(0, 1) for logits in (wanted, found))
+    name = "outputs"
+    return compared([name], {name: wanted.numpy()}, {name: found.numpy()})[0]
 
 
 def gives_one_output(classifier: Classifier, data: Dataset) -> bool:

@@ -12,6 +12,7 @@ import logging
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ from torch import nn
 from samebits.data import Dataset
 from samebits.data.augment import Augmentation, sample_words
 from samebits.data.tally import Metrics
-from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.errors import CheckpointError, FidelityWarning, InputError, RangeError
+from samebits.ir.fidelity import Fidelity
 from samebits.numerics import philox
 from samebits.numerics.environment import check_threads
 from samebits.train.architectures import build, initialise
@@ -50,9 +52,12 @@ from samebits.train.run.engine import (
     OptimizerSettings,
 )
 from samebits.train.run.evaluate import (
+    COMPARED,
+    Classifier,
     final_classifier,
     frozen_exponents,
     gives_one_output,
+    kept,
     measured,
     nats_per_token,
 )
@@ -113,7 +118,9 @@ class TrainResult:
     `saved_bytes` is what one shard's forward pass keeps for its backward pass (in both numerics).
     `nats_per_token` is the mean cross-entropy of a language model's test tokens, else None.
     `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
-    step was left to do). `plan` says what the steps keep and compute again, None without a plan.
+    step was left to do). `fidelity` is what the deployed arithmetic keeps of the outputs of the
+    training arithmetic (`ir.fidelity`), None where it is not deployed. `plan` says what the steps
+    keep and compute again, None without a plan.
     """
 
     accuracy: float | None
@@ -134,6 +141,7 @@ class TrainResult:
     plan: dict[str, Any] | None = None
     nats_per_token: float | None = None
     metrics: dict[str, float] | None = None
+    fidelity: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -508,4 +516,21 @@ class _Run:
             plan=self.plan,
             nats_per_token=nats_per_token(classifier, self.data),
             metrics=dict(found.figures) or None,
+            fidelity=self._fidelity(classifier, arithmetic),
         )
+
+    def _fidelity(self, classifier: Classifier, arithmetic: str) -> dict[str, Any] | None:
+        """How much the deployed arithmetic keeps; a warning where it has lost the network."""
+        if arithmetic != "deployed" or not self.workers.first:
+            return None
+        output = kept(self.engine, classifier, self.data)
+        verdict = Fidelity(min(COMPARED, len(self.data.test_labels)), (output,))
+        if verdict.bad:
+            warnings.warn(
+                f"{self.out}: the deployed arithmetic has lost the network: {verdict.words}; "
+                "its frozen exponents are those of the first training samples: give samples whose "
+                "ranges are like those of use, train on, or deploy with exponents by row",
+                FidelityWarning,
+                stacklevel=2,
+            )
+        return asdict(output)

@@ -1,10 +1,9 @@
-"""Errors of outputs against those of the float network, and lines of the report that state them."""
+"""Signals and noise: sums of squares with the same bits everywhere, and their ratio in decibels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,6 @@ import numpy as np
 from samebits.ir.real.functions import total
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class LayerChange:
-    """A line of the report: the change that a step of quantization made to a layer.
-
-    before, after: signal-to-noise ratio of the layer's output in dB, before and after the step,
-                   against the float network; None where the step does not measure it, or no noise
-    """
-
-    step: str
-    layer: str
-    op: str
-    what: str
-    before: float | None = None
-    after: float | None = None
 
 
 def sqnr(signal: float, noise: float) -> float | None:
