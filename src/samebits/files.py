@@ -204,12 +204,7 @@ def read_archive(
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            total = sum(member.file_size for member in members)
-            if total > LARGEST_ARCHIVE:
-                raise InputError(
-                    f"{path}: expected at most {LARGEST_ARCHIVE} bytes of arrays, found {total}; "
-                    "use fewer samples"
-                )
+            _check_size(path, sum(member.file_size for member in members))
             named = {member.filename.removesuffix(".npy"): member for member in members}
             return {name: _member(path, archive, named[name]) for name in choose(list(named))}
     except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
@@ -225,11 +220,7 @@ def read_array(path: Path) -> Array:
     """The array of an untrusted .npy file. Errors as `read_archive`."""
     try:
         size = path.stat().st_size
-        if size > LARGEST_ARCHIVE:
-            raise InputError(
-                f"{path}: expected at most {LARGEST_ARCHIVE} bytes of arrays, found {size}; use "
-                "fewer samples"
-            )
+        _check_size(path, size)
         return _array(str(path), lambda: path.open("rb"), size)
     except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
         raise
@@ -238,6 +229,14 @@ def read_array(path: Path) -> Array:
             f"{path}: not a readable .npy file ({type(error).__name__}: {error}); save one with "
             "numpy.save"
         ) from error
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > LARGEST_ARCHIVE:
+        raise InputError(
+            f"{path}: expected at most {LARGEST_ARCHIVE} bytes of arrays, found {size}; use fewer "
+            "samples"
+        )
 
 
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:

@@ -41,11 +41,7 @@ def windows(
     for index in picked:
         sequence, length = sequences[index], len(sequences[index])
         for start in sorted({part * length // each for part in range(each)}):
-            states = sequence.states
-            if start:
-                states = [runs[index][state.output][start - 1] for state in graph.states]
-            cut = slice(start, start + PROBED)
-            found.append(StepSequence([array[cut] for array in sequence.inputs], states))
+            found.append(_part(graph, sequence, runs[index], start, start + PROBED))
     return found
 
 
@@ -60,12 +56,19 @@ def held_back(
         found = []
         for sequence, run in zip(sequences, runs, strict=True):
             start = len(sequence) - max(len(sequence) // HELD_OUT, 1)
-            states = sequence.states
-            if start:
-                states = [run[state.output][start - 1] for state in graph.states]
-            found.append(StepSequence([array[start:] for array in sequence.inputs], states))
+            found.append(_part(graph, sequence, run, start, len(sequence)))
     most = max(1, HELD_STEPS // len(found))
     return [StepSequence([array[:most] for array in s.inputs], s.states) for s in found]
+
+
+def _part(
+    graph: Graph, sequence: StepSequence, run: Mapping[str, Array], start: int, stop: int
+) -> StepSequence:
+    """Steps of a sequence, from the state that the float graph has before the first of them."""
+    states = sequence.states
+    if start:
+        states = [run[state.output][start - 1] for state in graph.states]
+    return StepSequence([array[start:stop] for array in sequence.inputs], states)
 
 
 def observe_steps(

@@ -14,7 +14,7 @@ from samebits import progress
 from samebits.errors import InputError, SamebitsError
 from samebits.ir import Graph
 from samebits.ir.canonical import without_guards
-from samebits.ir.fidelity import FLOOR, HELD_OUT, MEASURED, MOST, Held
+from samebits.ir.fidelity import HELD_OUT, MEASURED, MOST, Held
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.many import run_many
 from samebits.ir.rewrite import simplify
@@ -35,7 +35,7 @@ from samebits.quantization.trial import Trial, Widths, error
 from samebits.quantization.weights import WeightCodes
 
 Array = np.ndarray[Any, Any]
-LOST_NOISE = 10 ** (-FLOOR / 10)  # over the signal of an output
+LOST_NOISE = 0.1  # noise over the signal of an output: fidelity.FLOOR as a ratio, without a power
 
 
 @dataclass(frozen=True)
