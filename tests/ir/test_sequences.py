@@ -7,8 +7,9 @@ import pytest
 
 from recurrent_nets import quantized_network, random_network
 from samebits.errors import InputError
-from samebits.ir import sequences
+from samebits.ir import many, sequences
 from samebits.ir.interpreter import run_steps
+from samebits.ir.reuse import Reuse
 from samebits.ir.rewrite import simplify
 from samebits.ir.sequences import StepSequence, run_sequences
 from samebits.ir.steps import stepped
@@ -65,6 +66,27 @@ def test_parts_of_a_step_graph():
     made = {name for node in after for name in node.outputs}
     assert not made.intersection(state.output for state in graph.states)
     assert not any(made.intersection(node.inputs) for node in within)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_depends_on_no_state_is_computed_once(seed, monkeypatch):
+    graph = graphs(seed)[1]
+    runs, before = given(graph, seed), sequences._split(graph)[0]
+    states = {state.input for state in graph.states}
+    reuse, computed = Reuse(graph), []
+    plain = many.evaluate_many
+    monkeypatch.setattr(
+        many, "evaluate_many", lambda node, *rest: computed.append(node.name) or plain(node, *rest)
+    )
+    wanted = run_sequences(graph, runs)
+    for time in range(2):
+        computed.clear()
+        for found, expected in zip(run_sequences(graph, runs, reuse=reuse), wanted, strict=True):
+            assert {name: array.tobytes() for name, array in found.items()} == {
+                name: array.tobytes() for name, array in expected.items()
+            }
+        assert bool({node.name for node in before} & set(computed)) == (not time)
+    assert not states & set(reuse.of(graph, 0))
 
 
 def test_inputs_that_do_not_fit():

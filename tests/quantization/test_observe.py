@@ -138,6 +138,35 @@ def test_samples_that_do_not_fit(residual_net, sample, message):
     assert str(error.value) == message
 
 
+def test_samples_in_one_buffer(residual_net):
+    """A reader may fill the same array again and again."""
+    graph, samples = residual_net
+    kept = []
+
+    def filled():
+        buffer = np.empty_like(samples[0]["x"])
+        for sample in samples:
+            buffer[:] = sample["x"]
+            yield [buffer]
+
+    assert observe(graph, filled(), ["x", "y"], kept.append) == observe(graph, samples, ["x", "y"])
+    assert [each[0].tobytes() for each in kept] == [s["x"].tobytes() for s in samples]
+
+
+def test_the_rest_is_left_out_when_asked_for(residual_net):
+    graph, samples = residual_net
+    asked, read = [], []
+
+    def settled(seen):
+        asked.append(seen["y"].count)
+        return len(asked) == 2
+
+    found = observe(graph, iter(samples), ["y"], read.append, 3, settled)
+    assert asked == [3 * found["y"].count // 6, found["y"].count]
+    assert len(read) == 6
+    assert found == observe(graph, samples[:6], ["y"])
+
+
 def test_no_samples(residual_net):
     with pytest.raises(InputError) as error:
         observe(residual_net[0], [], ["y"])

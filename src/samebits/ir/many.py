@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from samebits.ir.ops import Array, ops_with
 from samebits.ir.real.define import SAMPLES
 from samebits.ir.real.functions import total
 from samebits.ir.real.linear import product
+from samebits.ir.reuse import Reuse
 from samebits.ir.traits import Trait
 from samebits.ir.value import Value
 
@@ -35,6 +37,7 @@ class Stack:
 
 
 Live = Stack | Array  # a Stack, or what all samples share
+NOTHING: Mapping[str, Live] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -303,59 +306,99 @@ def _one_by_one(call: StackedNode) -> Iterator[list[Array]]:
         yield evaluate(call.node, arrays, call.types)
 
 
+def compute(
+    graph: Graph,
+    nodes: Iterable[Node],
+    live: dict[str, Live],
+    count: int,
+    known: Mapping[str, Live] = NOTHING,
+) -> Iterator[Node]:
+    """The results of nodes for `count` samples, into `live`, node by node as they are asked for.
+
+    known: results that need not be computed
+    """
+    for node in nodes:
+        made = [known[name] for name in node.outputs if name in known]
+        if len(made) < len(node.outputs):
+            operands = [read(graph, live, name) for name in node.inputs]
+            made = evaluate_many(node, operands, graph.values, count)
+        live.update(zip(node.outputs, made, strict=False))
+        yield node
+
+
 def trace_many(graph: Graph, samples: Sequence[Sequence[Any]]) -> dict[str, Array]:
     """Every value but the constants, by name: [samples, *shape], of its declared type.
 
     Each is what `interpreter.trace` gives for a sample alone.
     """
     live = stacked_inputs(graph, samples)
-    count = len(samples)
-    for node in graph.nodes:
-        made = evaluate_many(node, [read(graph, live, n) for n in node.inputs], graph.values, count)
-        live.update(zip(node.outputs, made, strict=False))
+    for _ in compute(graph, graph.nodes, live, len(samples)):
+        pass
     return {
-        name: declared(found, graph.values[name], count)
+        name: declared(found, graph.values[name], len(samples))
         for name, found in live.items()
         if name and name not in graph.constants
     }
 
 
-def run_many(graph: Graph, samples: Sequence[Sequence[Any]]) -> list[Array]:
-    """The outputs of a graph, in order: [samples, *shape] each, as `interpreter.run` gives them."""
-    found: list[list[Array]] = [[] for _ in graph.outputs]
+def traces(graph: Graph, samples: Iterable[Sequence[Any]]) -> Iterator[dict[str, Array]]:
+    """For each sample what `interpreter.trace` gives, computed in blocks."""
     for block in blocks(graph, samples):
-        made = _run_block(graph, block)
+        values = trace_many(graph, block)
+        for place in range(len(block)):
+            yield {name: array[place] for name, array in values.items()}
+
+
+def run_many(
+    graph: Graph, samples: Sequence[Sequence[Any]], reuse: Reuse[Live] | None = None
+) -> list[Array]:
+    """The outputs of a graph, in order: [samples, *shape] each, as `interpreter.run` gives them.
+
+    reuse: of a graph that has run on the same samples
+    """
+    found: list[list[Array]] = [[] for _ in graph.outputs]
+    cut = blocks(graph if reuse is None else reuse.graph, samples)
+    for index, block in enumerate(cut):
+        known = NOTHING if reuse is None else reuse.of(graph, index)
+        made, live = _run_block(graph, block, known, reuse is not None and graph is reuse.graph)
+        if reuse is not None:
+            reuse.keep(graph, index, live, len(block))
         for listed, array in zip(found, made, strict=True):
             listed.append(array)
     return [np.concatenate(parts) for parts in found]
 
 
-def _run_block(graph: Graph, samples: Sequence[Sequence[Any]]) -> list[Array]:
-    """The outputs for samples that fit into memory; values are dropped behind their last reader."""
-    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
-    last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
+def _run_block(
+    graph: Graph, samples: Sequence[Sequence[Any]], known: Mapping[str, Live], whole: bool
+) -> tuple[list[Array], dict[str, Live]]:
+    """The outputs for samples that fit into memory, and all values if `whole`; else they are
+    dropped behind their last reader."""
+    last = {} if whole else {name: node.name for node in graph.nodes for name in node.inputs}
+    kept = {*graph.outputs}
     live, count = stacked_inputs(graph, samples), len(samples)
-    for index, node in enumerate(graph.nodes):
-        made = evaluate_many(node, [read(graph, live, n) for n in node.inputs], graph.values, count)
-        live.update(zip(node.outputs, made, strict=False))
-        for name in {*node.inputs, *node.outputs}:
-            if last.get(name, -1) <= index:
+    for node in compute(graph, graph.nodes, live, count, known):
+        for name in () if whole else {*node.inputs, *node.outputs} - kept:
+            if last.get(name, node.name) == node.name:
                 live.pop(name, None)
     outputs = [read(graph, live, name) for name in graph.outputs]
-    return [
+    made = [
         declared(found, graph.values[name], count)
         for name, found in zip(graph.outputs, outputs, strict=True)
         if found is not None
     ]
+    return made, live
 
 
-def blocks(graph: Graph, samples: Iterable[Any]) -> Iterator[list[Any]]:
-    """The samples in pieces of which all values of the graph fit into memory."""
+def blocks(graph: Graph, samples: Iterable[Any], every: int | None = None) -> Iterator[list[Any]]:
+    """The samples in pieces of which all values of the graph fit into memory.
+
+    every: a piece ends after each so many samples
+    """
     size = block_size(graph)
     block: list[Any] = []
-    for sample in samples:
+    for count, sample in enumerate(samples, start=1):
         block.append(sample)
-        if len(block) == size:
+        if len(block) == size or (every and count % every == 0):
             yield block
             block = []
     if block:

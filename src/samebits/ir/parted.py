@@ -14,9 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from samebits.ir.graph import Graph, Node, State
-from samebits.ir.ops import Array, has, op_named
+from samebits.ir.ops import Array, op_named
 from samebits.ir.rewrite import Edit
-from samebits.ir.traits import Trait
 
 
 @dataclass(frozen=True)
@@ -107,54 +106,52 @@ def _parts(graph: Graph, state: State) -> list[StatePart]:
         for i, (start, stop) in enumerate(pairwise(ends))
     ]
     readers = graph.consumers()[state.input]
-    return parts if readers and all(_part(graph, node, parts) for node in readers) else []
+    return parts if readers and all(_taken(graph, node, parts) for node in readers) else []
 
 
 def _name(hint: str, taken: set[str]) -> str:
     return hint if hint not in taken else _name(f"{hint}_", taken)
 
 
-def _indices(graph: Graph, node: Node, axis: int) -> list[int] | None:
-    """The places along an axis that a reader takes of a state; None for another reader."""
+def _indices(graph: Graph, node: Node, axis: int) -> list[int]:
+    """The places along an axis that a reader takes of a state; none for another reader."""
     x, a = node.inputs[0], node.attributes
     shape = graph.values[x].shape
     if node.op == "Gather":
         indices = graph.constants.get(node.inputs[1])
         if indices is None or a["axis"] % len(shape) != axis or node.inputs[1] == x:
-            return None
+            return []
         return (indices.reshape(-1) % shape[axis]).tolist()
     if node.op == "Slice":
         places = [i for i, each in enumerate(a["axes"]) if each % len(shape) == axis]
         if len(a["axes"]) != 1 or not places:
-            return None
+            return []
         found = op_named("Slice").meaning([np.arange(shape[axis])], {**a, "axes": (0,)})[0]
         return np.asarray(found).tolist()
-    return None
+    return []
 
 
-def _part(graph: Graph, node: Node, parts: list[StatePart]) -> StatePart | None:
-    """The part that holds all that a reader takes."""
+def _taken(graph: Graph, node: Node, parts: list[StatePart]) -> tuple[StatePart, list[int]] | None:
+    """The part that holds all that a reader takes, and the places within it."""
     indices = _indices(graph, node, parts[0].axis)
-    if not indices or not has(node.op, Trait.MOVEMENT):
-        return None
-    held = [p for p in parts if all(p.start <= index < p.stop for index in indices)]
-    return held[0] if held else None
+    for part in parts:
+        if indices and all(part.start <= index < part.stop for index in indices):
+            return part, [index - part.start for index in indices]
+    return None
 
 
 def _reader(edit: Edit, node: Node, parts: list[StatePart]) -> Node:
     """A reader of the state as one of the part that it takes."""
-    part = _part(edit.graph, node, parts)
-    assert part is not None
-    indices = _indices(edit.graph, node, part.axis)
-    assert indices is not None
+    taken = _taken(edit.graph, node, parts)
+    assert taken is not None
+    part, indices = taken
     a = dict(node.attributes)
     if node.op == "Gather":
         given = edit.graph.constants[node.inputs[1]]
-        shifted = np.array([i - part.start for i in indices], given.dtype).reshape(given.shape)
+        shifted = np.array(indices, given.dtype).reshape(given.shape)
         return replace(node, inputs=(part.name, edit.constant(f"{part.name}.index", shifted)))
     step = a["steps"][0]
-    first, last = indices[0] - part.start, indices[-1] - part.start
-    end = last + (1 if step > 0 else -1)
+    end = indices[-1] + (1 if step > 0 else -1)
     size = part.stop - part.start
-    a |= {"starts": (first,), "ends": (end if end >= 0 else -size - 1,)}
+    a |= {"starts": (indices[0],), "ends": (end if end >= 0 else -size - 1,)}
     return replace(node, inputs=(part.name,), attributes=a)

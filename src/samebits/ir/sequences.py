@@ -8,15 +8,25 @@ only reads states. The first and the last are computed for all steps of all sequ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from samebits.ir.graph import Graph, Node
 from samebits.ir.interpreter import carry, initial_state, read_inputs
-from samebits.ir.many import Live, Stack, block_size, declared, evaluate_many, read
+from samebits.ir.many import (
+    NOTHING,
+    Live,
+    Stack,
+    block_size,
+    compute,
+    declared,
+    evaluate_many,
+    read,
+)
 from samebits.ir.ops import Array
+from samebits.ir.reuse import Reuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +45,21 @@ class StepSequence:
 
 
 def run_sequences(
-    graph: Graph, sequences: Sequence[StepSequence], names: Iterable[str] | None = None
+    graph: Graph,
+    sequences: Sequence[StepSequence],
+    names: Iterable[str] | None = None,
+    reuse: Reuse[Live] | None = None,
 ) -> list[dict[str, Array]]:
     """Values of all steps of each sequence, by name: [T, *shape] of their declared types.
 
-    names: by default the outputs of the graph, states among them. Raises InputError for operands
-    that do not fit.
+    names: by default the outputs of the graph, states among them
+    reuse: of a graph that has run on the same sequences
+
+    Raises InputError for operands that do not fit.
     """
     wanted = tuple(graph.outputs if names is None else names)
     order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
-    runs = _Runs(graph, [sequences[i] for i in order], wanted)
+    runs = _Runs(graph, [sequences[i] for i in order], wanted, reuse)
     found: list[dict[str, list[Array]]] = [{name: [] for name in wanted} for _ in order]
     for part in runs.parts():
         for name in wanted:
@@ -95,9 +110,13 @@ class _Runs:
     """Sequences, the longest first, through the three parts of a step graph."""
 
     def __init__(
-        self, graph: Graph, sequences: Sequence[StepSequence], wanted: Iterable[str]
+        self,
+        graph: Graph,
+        sequences: Sequence[StepSequence],
+        wanted: Iterable[str],
+        reuse: Reuse[Live] | None,
     ) -> None:
-        self.graph, self.sequences = graph, sequences
+        self.graph, self.sequences, self.reuse = graph, sequences, reuse
         self.before, self.within, self.after = _split(graph)
         made = {name for node in self.within for name in node.outputs}
         read_late = {name for node in self.after for name in node.inputs}
@@ -124,14 +143,18 @@ class _Runs:
         """All steps, as many at once as memory holds."""
         lengths = [len(sequence) for sequence in self.sequences]
         longest = max(lengths, default=0)
-        size = max(1, block_size(self.graph) // max(1, len(lengths)))
+        graph = self.graph if self.reuse is None else self.reuse.graph
+        size = max(1, block_size(graph) // max(1, len(lengths)))
         for first in range(0, longest, size):
             steps = range(first, min(first + size, longest))
             yield self._part(first, _Part([sum(n > t for n in lengths) for t in steps]))
 
     def _part(self, first: int, part: _Part) -> _Part:
         part.live.update(self._inputs(first, part))
-        self._compute(self.before, part)
+        known = NOTHING if self.reuse is None else self.reuse.of(self.graph, first)
+        self._compute(self.before, part, known)
+        if self.reuse is not None:
+            self.reuse.keep(self.graph, first, part.live, part.rows)
         collected: dict[str, list[Array]] = {name: [] for name in self.kept}
         for step, count in enumerate(part.active):
             live = self._step(part, step, count)
@@ -151,12 +174,11 @@ class _Runs:
         ]
         return {name: Stack(np.stack([row[name] for row in rows])) for name in own}
 
-    def _compute(self, nodes: Sequence[Node], part: _Part) -> None:
-        graph = self.graph
-        for node in nodes:
-            operands = [read(graph, part.live, name) for name in node.inputs]
-            made = evaluate_many(node, operands, graph.values, part.rows)
-            part.live.update(zip(node.outputs, made, strict=False))
+    def _compute(
+        self, nodes: Sequence[Node], part: _Part, known: Mapping[str, Live] = NOTHING
+    ) -> None:
+        for _ in compute(self.graph, nodes, part.live, part.rows, known):
+            pass
 
     def _step(self, part: _Part, step: int, count: int) -> dict[str, Live]:
         """One step of all sequences that have it; the states of the next are kept."""

@@ -12,14 +12,15 @@ Measurements in binary64: nothing that is computed later depends on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from samebits.ir import Graph, Node
-from samebits.ir.interpreter import carry, evaluate, trace
+from samebits.ir.interpreter import carry, evaluate
+from samebits.ir.many import traces
 from samebits.ir.real.quantize import is_stored, saturation
 from samebits.ir.signal import sqnr
 
@@ -107,9 +108,8 @@ def causes(
     rounded = [node for node in rounded if node.output in back]
     sums = {node.output: _Sums() for node in rounded}
     layers = {node.output: _layer(graph, node.inputs[0]) for node in rounded} if origin else {}
-    for sample in samples:
-        values = trace(graph, sample)
-        wanted = _unrounded(graph, sample) if origin is None else trace(origin, sample)
+    wide = traces(origin, samples) if origin is not None else _unrounded(graph, samples)
+    for values, wanted in zip(traces(graph, samples), wide, strict=True):
         for node in rounded:
             x = np.asarray(values[node.inputs[0]], np.float64)
             y = np.asarray(values[back[node.output]], np.float64)
@@ -174,21 +174,22 @@ def _loss(found: _Sums, weighed: bool) -> TensorLoss:
     )
 
 
-def _unrounded(graph: Graph, sample: Sequence[Array]) -> dict[str, Array]:
+def _unrounded(graph: Graph, samples: Sequence[Sequence[Array]]) -> Iterator[dict[str, Array]]:
     """Every value with activations not rounded: quantizing and dequantizing change nothing."""
-    live: dict[str, Array] = dict(zip(graph.inputs, map(np.asarray, sample), strict=True))
-    for name, array in live.items():
-        live[name] = carry(array, graph.values[name].dtype, False)
-    for node in graph.nodes:
-        passed = node.op == "QuantizeLinear" or (
-            node.op == "DequantizeLinear" and not is_stored(node, graph.constants)
-        )
-        if passed and node.inputs[0] in live:
-            live[node.output] = live[node.inputs[0]]
-            continue
-        made = evaluate(node, [_read(graph, live, name) for name in node.inputs], graph.values)
-        live.update(zip(node.outputs, made, strict=False))
-    return live
+    for sample in samples:
+        live: dict[str, Array] = dict(zip(graph.inputs, map(np.asarray, sample), strict=True))
+        for name, array in live.items():
+            live[name] = carry(array, graph.values[name].dtype, False)
+        for node in graph.nodes:
+            passed = node.op == "QuantizeLinear" or (
+                node.op == "DequantizeLinear" and not is_stored(node, graph.constants)
+            )
+            if passed and node.inputs[0] in live:
+                live[node.output] = live[node.inputs[0]]
+                continue
+            made = evaluate(node, [_read(graph, live, name) for name in node.inputs], graph.values)
+            live.update(zip(node.outputs, made, strict=False))
+        yield live
 
 
 def _read(graph: Graph, live: Mapping[str, Array], name: str) -> Array | None:

@@ -32,7 +32,7 @@ import numpy as np
 
 from samebits.errors import InputError
 from samebits.ir import Graph, Node, Trait, has
-from samebits.ir.interpreter import trace
+from samebits.ir.many import traces
 from samebits.ir.rewrite import Edit, replace_nodes
 from samebits.quantization.changes import LayerChange
 from samebits.quantization.observe import Sample, checked
@@ -161,8 +161,7 @@ def _reach(
 ) -> dict[str, Array]:
     """The least and the greatest number of each channel of values: [2, channels]."""
     found: dict[str, Array] = {}
-    for sample in checked(graph, samples):
-        values = trace(graph, sample)
+    for values in traces(graph, checked(graph, samples)):
         for name in names:
             x = np.moveaxis(np.asarray(values[name], np.float64), axes[name], -1)
             x = x.reshape(-1, x.shape[-1])

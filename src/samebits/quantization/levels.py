@@ -149,11 +149,15 @@ def _moved(ends: Array) -> Array:
     return np.asarray((whole > NEAR * (high - low)) & (high > low))
 
 
+def _one(ends: Array) -> float:
+    """The range that one scale for all features has to reach."""
+    return float((np.maximum(ends[1], 0) - np.minimum(ends[0], 0)).max())
+
+
 def _needed(ends: Array, importance: Array, offset: bool) -> Array:
     """The range that the codes of each feature should reach: its own, or as much more as makes no
     more noise in the next layer than that of the feature that makes most."""
-    own = _spread(ends, offset)
-    one = float((np.maximum(ends[1], 0) - np.minimum(ends[0], 0)).max())
+    own, one = _spread(ends, offset), _one(ends)
     most = float((own * importance).max())
     wide = np.where(importance > 0, most / np.maximum(importance, 1e-300), np.inf)
     return np.clip(wide, own, max(one, float(own.max())))
@@ -161,7 +165,7 @@ def _needed(ends: Array, importance: Array, offset: bool) -> Array:
 
 def _ratio(ends: Array, importance: Array, offset: bool) -> float:
     """How much finer than one scale for all the finest scale is that a feature needs."""
-    one = float((np.maximum(ends[1], 0) - np.minimum(ends[0], 0)).max())
+    one = _one(ends)
     return one / float(_needed(ends, importance, offset).min()) if one > 0 else 1.0
 
 

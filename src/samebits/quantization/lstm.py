@@ -26,6 +26,8 @@ from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.fidelity import Held
+from samebits.ir.many import Live
+from samebits.ir.reuse import Reuse
 from samebits.ir.rewrite import simplify
 from samebits.ir.sequences import StepSequence, run_sequences
 from samebits.ir.signal import finite, ratio, sqnr
@@ -247,10 +249,10 @@ def quantize_steps(
         fixed.update(_peepholes(float_steps, placed, fixed, chosen))
         return convert(float_steps, placed, seen, chosen.plain, fixed, chosen.finest)
 
-    probes = windows(float_steps, sequences, runs)
+    probes, reuse = windows(float_steps, sequences, runs), Reuse[Live](float_steps)
     trial = Trial(
         *(float_steps, placement, lambda placed, widths: made(placed, widths).graph),
-        lambda graph: _outputs(steps, _run(graph, probes)),
+        lambda graph: _outputs(steps, _run(graph, probes, reuse)),
     )
     progress.stage("choosing bits of single tensors")
     if settings.bits == WIDTHS[0]:
@@ -262,7 +264,11 @@ def quantize_steps(
     converted = made(placement, {})
     progress.stage("comparing with the float network")
     compared = [compared_part(sequence) for sequence in sequences[: settings.report_samples]]
-    expected, found = (_run(graph, compared) for graph in (float_steps, converted.graph))
+    found = _run(converted.graph, compared)
+    expected = [
+        [run[name][: len(part)] for name in float_steps.outputs]
+        for part, run in zip(compared, runs, strict=False)
+    ]
     halves = halves_of(float_steps, runs)
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
@@ -362,9 +368,11 @@ def cut_steps(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _run(graph: Graph, sequences: Sequence[StepSequence]) -> list[list[Array]]:
+def _run(
+    graph: Graph, sequences: Sequence[StepSequence], reuse: Reuse[Live] | None = None
+) -> list[list[Array]]:
     """The outputs of all steps of each sequence, states among them."""
-    found = run_sequences(graph, sequences)
+    found = run_sequences(graph, sequences, reuse=reuse)
     return [[each[name] for name in graph.outputs] for each in found]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph
-from samebits.ir.interpreter import trace
+from samebits.ir.many import blocks, trace_many
 
 Array = np.ndarray[Any, Any]
 Sample = Mapping[str, Array] | Sequence[Array]
@@ -125,12 +125,14 @@ def observe(
     graph: Graph,
     samples: Iterable[Sample],
     names: Iterable[str],
-    after: Callable[[Sequence[Array], Mapping[str, Statistics]], bool] | None = None,
+    each: Callable[[Sequence[Array]], None] | None = None,
+    every: int | None = None,
+    settled: Callable[[Mapping[str, Statistics]], bool] | None = None,
 ) -> dict[str, Statistics]:
     """Run a real graph over the samples; statistics of the values `names`.
 
-    after: called with every sample and the statistics up to it; where it says False, the samples
-           that follow are not read
+    each:           called with every sample, a copy of its own
+    every, settled: after so many samples, and so many more: whether those that follow are left out
 
     Raises InputError for an empty set, for a sample whose names, shapes or types are not those of
     the graph's inputs, and (NonFiniteError) for NaN or infinity in a sample or a named value.
@@ -140,15 +142,20 @@ def observe(
     count = 0
     total = len(samples) if isinstance(samples, Sized) else None
     read = progress.track(checked(graph, samples), "calibrating", total)
-    for count, inputs in enumerate(read, start=1):
-        values = trace(graph, inputs)
+    copied = ([np.array(array) for array in inputs] for inputs in read)  # of buffers used again
+    for block in blocks(graph, copied, every):
+        values = trace_many(graph, block)
+        for place, inputs in enumerate(block):
+            for name in names:
+                check_finite(name, values[name][place], count + place)
+            if each is not None:
+                each(inputs)
         for name in names:
-            array = np.asarray(values[name])
-            check_finite(name, array, count - 1)
-            if array.size:
-                found = statistics(array)
+            if values[name].size:
+                found = statistics(values[name])
                 seen[name] = merged([seen[name], found]) if name in seen else found
-        if after is not None and not after(inputs, seen):
+        count += len(block)
+        if settled is not None and every and count % every == 0 and settled(seen):
             break
     if not count:
         raise InputError(

@@ -74,9 +74,10 @@ def _part(
 def observe_steps(
     graph: Graph, sequences: Sequence[StepSequence], names: Iterable[str]
 ) -> tuple[dict[str, Statistics], list[dict[str, Array]]]:
-    """Statistics of the named values, and the next states of all steps of each sequence."""
+    """Statistics of the named values, and the outputs of all steps of each sequence, next states
+    among them."""
     progress.stage("calibrating")
-    names, after = [*dict.fromkeys(names)], [state.output for state in graph.states]
+    names, after = [*dict.fromkeys(names)], graph.outputs
     parts: dict[str, list[Statistics]] = {name: [] for name in names}
     runs = run_sequences(graph, sequences, [*dict.fromkeys([*names, *after])])
     for index, values in enumerate(runs):

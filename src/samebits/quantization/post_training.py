@@ -16,7 +16,8 @@ from samebits.ir import Graph
 from samebits.ir.canonical import without_guards
 from samebits.ir.fidelity import HELD_OUT, MEASURED, MOST, Held
 from samebits.ir.lowering.lower import lower_graph
-from samebits.ir.many import run_many
+from samebits.ir.many import Live, run_many
+from samebits.ir.reuse import Reuse
 from samebits.ir.rewrite import simplify
 from samebits.ir.signal import sqnr
 from samebits.quantization.calibrate import Calibrated
@@ -140,7 +141,7 @@ def _repaired(
 def trial_of(observed: Observed, settings: Settings) -> Trial:
     """Trials of single tensors of an observed graph, on samples held back."""
     graph = observed.graph
-    samples = observed.held[:SAMPLES]
+    samples, reuse = observed.held[:SAMPLES], Reuse[Live](graph)
 
     def made(placement: Placement, widths: Widths) -> Graph:
         chosen = replace(settings, widths={**settings.widths, **widths})
@@ -150,7 +151,7 @@ def trial_of(observed: Observed, settings: Settings) -> Trial:
             stored=observed.stored,
         ).graph
 
-    return Trial(graph, observed.placement, made, lambda of: run_many(of, samples))
+    return Trial(graph, observed.placement, made, lambda of: run_many(of, samples, reuse))
 
 
 def _say_idle(settings: Settings, changes: Sequence[LayerChange]) -> None:
@@ -211,37 +212,35 @@ def observe_graph(
     scales: dict[str, tuple[Fraction, int]] = {}
     ranges: dict[str, tuple[Array, Array]] = {}  # of the features of inputs
 
-    def more(sample: Sequence[Array], seen: Mapping[str, Statistics]) -> bool:
-        """Keep what the report compares; False where the last `stop_early` samples changed no scale
-        and no zero point."""
-        nonlocal count, scales
+    def keep(sample: Sequence[Array]) -> None:
+        """Keep what the report compares and what is measured on."""
+        nonlocal count
         count += 1
         feature_ranges(ranges, placement.features, dict(zip(graph.inputs, sample, strict=True)))
-        early, fourth = count <= MEASURED * HELD_OUT, count % HELD_OUT == 0
-        if len(kept) < wanted or early or (fourth and len(held) < MOST):
-            copied = [np.array(array) for array in sample]
-            if len(kept) < wanted:
-                kept.append(copied)
-            if early:
-                first.append(copied)
-            if fourth and len(held) < MOST:
-                held.append(copied)
-        if settings.stop_early is None or count % settings.stop_early:
-            return True
+        if len(kept) < wanted:
+            kept.append(sample)
+        if count <= MEASURED * HELD_OUT:
+            first.append(sample)
+        if count % HELD_OUT == 0 and len(held) < MOST:
+            held.append(sample)
+
+    def settled(seen: Mapping[str, Statistics]) -> bool:
+        """Whether the last `stop_early` samples changed no scale and no zero point."""
+        nonlocal scales
         numbers = group_numbers(graph, placement, seen, settings)
         before, scales = scales, {name: (n.scale, n.zero_point) for name, n in numbers.items()}
         for name, ends in ranges.items():
             each = feature_numbers(graph, name, *ends)
             scales |= {f"{name}[{i}]": (n.scale, n.zero_point) for i, n in enumerate(each)}
         if before != scales:
-            return True
+            return False
         progress.note(
             f"calibration: stopped after {count} samples, of which the last {settings.stop_early} "
             "changed no scale"
         )
-        return False
+        return True
 
-    seen = observe(graph, samples, placement.quantized, more)
+    seen = observe(graph, samples, placement.quantized, keep, settings.stop_early, settled)
     features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
     measured = held if len(held) >= MEASURED else first
     return Observed(graph, changes, stored, placement, seen, features, kept, measured, first, count)

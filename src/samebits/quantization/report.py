@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from samebits.ir import Graph
-from samebits.ir.interpreter import trace
+from samebits.ir.many import traces
 from samebits.ir.signal import finite, sqnr
 from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, QuantizedConstant, QuantizedTensor
@@ -119,8 +119,8 @@ def report(
     Ratios are measurements in float64; nothing that is computed later depends on them.
     """
     sums = {tensor.name: _Sums() for tensor in converted.tensors}
-    for sample in samples:
-        before, after = trace(graph, sample), trace(converted.graph, sample)
+    pairs = zip(traces(graph, samples), traces(converted.graph, samples), strict=True)
+    for before, after in pairs:
         for tensor in converted.tensors:
             x = np.asarray(before[tensor.name], np.float64)
             y = np.asarray(after[tensor.dequantized], np.float64)

@@ -69,16 +69,16 @@ MAX_SOURCES = 16
 LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
-def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE) -> CallList:
+def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE, draft: bool = False) -> CallList:
     """The kernel calls of an integer graph, one entry for every stored value, in its order: the
-    kernels that suit `cpu`.
+    kernels that suit `cpu`. A draft keeps whole tables in place of cubics, whose fit takes seconds.
 
     A node whose inputs are all constant is computed now and becomes a table. Raises
     UnsupportedError, which names the node, for what C has no kernel for: real operators, tensors
     of 2**29 bytes or more, and the limits of the single rules.
     """
     _check(graph)
-    context = Context(graph, bounds(graph), {}, cpu)
+    context = Context(graph, bounds(graph), {}, cpu, draft)
     hidden, producers = fused(graph), graph.producers()
     entries = []
     for node in graph.nodes:
@@ -298,7 +298,7 @@ def _table(site: Site) -> ValueCalls:
     """A function of single codes: a table of every code (256 or 65536 entries, or rows of them by
     channel), or, in place of 65536 entries, piecewise cubics that give the same codes."""
     x, table = site.input(0), site.required(1)
-    cubic = _cubic(table)
+    cubic = None if site.context.draft else _cubic(table)
     if cubic is not None:
         fields = {
             "size": x.size,

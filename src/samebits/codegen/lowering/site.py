@@ -18,12 +18,16 @@ from samebits.ir.value import Value
 
 @dataclass(frozen=True)
 class Context:
-    """A graph, its bounds, the values that were computed at compile time, and the processor."""
+    """A graph, its bounds, the values that were computed at compile time, and the processor.
+
+    draft: it is asked only whether there are kernels
+    """
 
     graph: Graph
     bounds: Mapping[str, Interval]
     folded: dict[str, Array]
     cpu: Cpu = PORTABLE
+    draft: bool = False
 
     def value(self, name: str) -> Value:
         """Type and shape of a value."""
