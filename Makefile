@@ -37,6 +37,7 @@ test: lint $(VENV)/.stamp-arm
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
 		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
+		$(VENV)/.stamp-detector \
 		$(VENV)/.stamp-docs $(VENV)/.stamp-examples $(VENV)/.stamp-browser
 	$(BIN)/python -m pytest -n $(WORKERS)
 
@@ -133,6 +134,11 @@ $(VENV)/.stamp-quantizers: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) --no-deps torchao brevitas dependencies onnxscript onnx_ir onnxoptimizer; then \
 		touch $@; else \
 		echo "could not install: torchao, Brevitas; the tests that need them are skipped"; fi
+
+# Its file alone: the package itself asks for torchaudio.
+$(VENV)/.stamp-detector: $(DECLARED) $(VENV)/.stamp-test
+	@if $(INSTALL) --no-deps silero-vad; then touch $@; else \
+		echo "could not install: silero-vad; the tests that need it are skipped"; fi
 
 $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) transformers; then touch $@; else \

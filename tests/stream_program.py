@@ -164,7 +164,7 @@ def _program(sources: Sequence[str], bodies: Sequence[str]) -> str:
 #include <string.h>
 #include "samebits/samebits_io.h"
 {chr(10).join(sources)}
-static uint8_t bytes[1 << 20];
+static uint8_t bytes[1 << 22];
 static void get(void *codes, uint32_t width, size_t size) {{
     if (size > sizeof bytes || fread(bytes, 1, size, stdin) != size) exit(3);
     samebits_decode(bytes, width, (uint32_t)size / width, codes);

@@ -55,7 +55,16 @@ from samebits.quantization.recurrent_checks import check_parameters, check_varyi
 from samebits.quantization.report import constant_report
 from samebits.quantization.settings import ACTIVATIONS, WIDTHS, Settings
 from samebits.quantization.stored import float_network
-from samebits.quantization.trial import DATA, INPUT, QUIET, WEIGHTS, Trial, Widths, sufficient
+from samebits.quantization.trial import (
+    DATA,
+    INPUT,
+    QUIET,
+    WEIGHTS,
+    Trial,
+    Widths,
+    error,
+    sufficient,
+)
 from samebits.quantization.weights import check_constant
 from samebits.spec import formats
 
@@ -69,6 +78,7 @@ GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
 SUM_SCALE = Fraction(1, 1 << 12)  # Q3.12
 SUM_END = Fraction(8)  # a gate that closes to 3e-4 forgets a tenth of its cell in 300 steps
+CLOSED = Fraction(1, 1 << 11)  # of a cell state up to 16: beyond 8 its tanh is 1 within 2**-22
 FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
 BOUNDED = ("Sigmoid", "Tanh")  # at 8 and beyond they are 1 within 2**-11
 CLEAR = 1e-4  # noise over signal that 8-bit weights may leave beside 16-bit activations: 40 dB
@@ -87,6 +97,8 @@ class RecurrentSettings:
     float_bias: biases stay float32: for targets with a floating-point unit, without the promise of
               the same bits across targets
     calibration, percentile: of x, h and the cell state, as in Settings
+    closed:   cell states beyond 16 saturate, also where calibration saw larger ones, and have finer
+              codes. `quantize_steps` chooses it where the outputs keep more so
     widths:   bits of single groups of activations (`placement`), of WIDTHS; others have `bits`.
               `quantize_steps` adds those that need more than 8
     report_samples: sequences that the report compares
@@ -98,6 +110,7 @@ class RecurrentSettings:
     float_bias: bool = False
     calibration: str = "mse"
     percentile: float = 99.99
+    closed: bool = False
     widths: Mapping[str, int] = field(default_factory=dict)
     report_samples: int = 4
 
@@ -243,8 +256,9 @@ def quantize_steps(
     seen, runs = observe_steps(float_steps, sequences, watched)
     check_varying(float_steps, seen, (_gate(float_steps, h) for _, h in parts.values()))
 
-    def made(placed: Placement, widths: Widths) -> Converted:
+    def made(placed: Placement, widths: Widths, closed: bool = False) -> Converted:
         chosen = replace(settings, widths={**settings.widths, **widths})
+        chosen = replace(chosen, closed=closed or settings.closed)
         fixed = _fixed(float_steps, placed, roles, seen, chosen)
         fixed.update(_peepholes(float_steps, placed, fixed, chosen))
         return convert(float_steps, placed, seen, chosen.plain, fixed, chosen.finest)
@@ -254,7 +268,25 @@ def quantize_steps(
         *(float_steps, placement, lambda placed, widths: made(placed, widths).graph),
         lambda graph: _outputs(steps, _run(graph, probes, reuse)),
     )
+
+    def closing() -> bool:
+        """Whether the outputs keep more where cell states saturate at 16, over many steps: a unit
+        may count beyond and back."""
+        cells = _alone(trial, roles).get(CELL)
+        graphs = [made(cells, {}, closed) for closed in (False, True)] if cells else []
+        if not graphs or graphs[0].tensors == graphs[1].tensors:
+            return False
+        runs = (_outputs(steps, _run(each.graph, compared)) for each in graphs)
+        wide, narrow = (error(_outputs(steps, expected), outputs) for outputs in runs)
+        return narrow < wide
+
+    compared = [compared_part(sequence) for sequence in sequences[: settings.report_samples]]
+    expected = [
+        [run[name][: len(part)] for name in float_steps.outputs]
+        for part, run in zip(compared, runs, strict=False)
+    ]
     progress.stage("choosing bits of single tensors")
+    settings = replace(settings, closed=settings.closed or closing())
     if settings.bits == WIDTHS[0]:
         chosen = _wider(trial, roles)
     else:
@@ -263,12 +295,7 @@ def quantize_steps(
     settings = replace(settings, widths={**chosen, **settings.widths})
     converted = made(placement, {})
     progress.stage("comparing with the float network")
-    compared = [compared_part(sequence) for sequence in sequences[: settings.report_samples]]
     found = _run(converted.graph, compared)
-    expected = [
-        [run[name][: len(part)] for name in float_steps.outputs]
-        for part, run in zip(compared, runs, strict=False)
-    ]
     halves = halves_of(float_steps, runs)
     cells = {
         state: ends for state, ends in halves.items() if roles.get(placement.group[state]) == CELL
@@ -522,7 +549,8 @@ def _fixed(
             fmt = power if role == CELL else plain.width_of(group, plain.activation_format)
             plain = replace(plain, headroom=role != CELL)
             found = calibrate(stats, fmt, plain, group)
-            fixed[group] = rescaled(found, max(found.scale, FINEST_STATE))
+            scale = min(found.scale, CLOSED) if role == CELL and settings.closed else found.scale
+            fixed[group] = rescaled(found, max(scale, FINEST_STATE))
         elif settings.gates == GATE_FORMATS[0]:
             ends = min(Fraction(stats.low), Fraction(-1)), max(Fraction(stats.high), Fraction(1))
             largest, exponent = max(-ends[0], ends[1]), -15

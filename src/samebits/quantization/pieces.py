@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 HELD_STEPS = 512  # that a verdict is measured on
 COMPARED = 64  # steps of each sequence that the report compares
-PROBES, PROBED = 4, 16  # parts of sequences, and steps of each, that single tensors are measured on
+PROBES, PROBED = 16, 8  # parts of sequences, and steps of each, that single tensors are measured on
 
 
 def compared_part(sequence: StepSequence) -> StepSequence:
