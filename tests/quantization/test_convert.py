@@ -81,12 +81,16 @@ def test_softmax_has_a_fixed_scale(net, scheme):
     quantized, report = quantize_graph(graph, [[n.normal(1, 4)]], Settings(activations=scheme))
     fmt = ACTIVATIONS[scheme]
     tensor = report.tensors[-1]
-    if fmt.rule is ScaleRule.ASYMMETRIC:
-        assert (tensor.scale, tensor.zero_point) == (2.0**-fmt.bits, fmt.code_min)
-    else:
-        assert (tensor.scale, tensor.zero_point) == (2.0 ** (1 - fmt.bits), 0)
+    numbers = softmax_numbers(fmt, whole=True)
+    assert (numbers.scale, numbers.zero_point) == (Fraction(tensor.scale), tensor.zero_point)
     assert (tensor.low, tensor.high) == (0, 1)
-    assert softmax_numbers(fmt).quantization.scale == Fraction(tensor.scale)
+    inner = softmax_numbers(fmt)
+    if fmt.rule is ScaleRule.ASYMMETRIC:
+        assert (inner.scale, inner.zero_point) == (Fraction(1, 2**fmt.bits), fmt.code_min)
+    else:
+        assert (inner.scale, inner.zero_point) == (Fraction(2, 2**fmt.bits), 0)
+    sure = numbers.scale * (fmt.code_max - numbers.zero_point)
+    assert (abs(sure - 1) < 2**-20) == (fmt.rule is not ScaleRule.FIXED)
     x = n.normal(1, 4)
     values = trace(quantized, [x])
     assert_same(

@@ -153,7 +153,7 @@ def group_numbers(
         values = [name for name in members if name in quantized]
         constants = [name for name in members if name in graph.constants]
         if not constants and all(n in producers and producers[n].op == "Softmax" for n in values):
-            numbers[group] = softmax_numbers(fmt)
+            numbers[group] = softmax_numbers(fmt, whole=group in outputs)
             continue
         parts = [seen[name] for name in values if name in seen]
         parts += [statistics(thresholds) for thresholds in compared if len(thresholds)]
@@ -171,8 +171,13 @@ def group_numbers(
     return fitted(placement.magnitudes, placement.group, numbers)
 
 
-def softmax_numbers(fmt: Format) -> Calibrated:
-    """The fixed scale of probabilities: 2**-bits with a zero point, else 2**-(bits - 1)."""
+def softmax_numbers(fmt: Format, whole: bool = False) -> Calibrated:
+    """The fixed scale of probabilities: 2**-bits with a zero point, else 2**-(bits - 1).
+
+    whole: up to 1, which those codes miss by one: an answer that is sure can be told
+    """
+    if whole and fmt.rule is not ScaleRule.FIXED:
+        return from_range(Fraction(0), Fraction(1), fmt, "")
     if fmt.rule is ScaleRule.ASYMMETRIC:
         return Calibrated(fmt, formats.power(-fmt.bits), fmt.code_min, Fraction(0), Fraction(1))
     return Calibrated(fmt, formats.power(1 - fmt.bits), 0, Fraction(0), Fraction(1))

@@ -12,6 +12,8 @@ The rules, for the operators of docs/spec/graph.md section 2:
   and what is squared shares a scale (`magnitude`).
 * Data movement (and Max, Min and Concat of tensors) has the scale of what it moves, a state of a
   step graph that of its next value.
+* A value that one MaxPool or ReduceMax alone reads has the range of what that leaves of it: what is
+  saturated below is not the greatest.
 * What leaves places out of a Softmax (`ir.masks`) has no codes: the scores before it have.
 * The sums of decision trees are integers whatever is quantized: a graph output and an ArgMax take
   them as they are, everything else that reads them their codes.
@@ -37,6 +39,7 @@ from samebits.ir.real.quantize import is_stored
 from samebits.quantization.magnitude import Magnitude, magnitudes
 
 MERGING = frozenset(("Relu", "Clip"))
+GREATEST = frozenset(("MaxPool", "ReduceMax"))
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Placement:
     features:  inputs with a scale for each feature, the last axis
     entries:   input -> the value behind it that is quantized in its place
     magnitudes: square roots whose scales are multiples of those of what is squared
+    greatest: quantized value -> the greatest of its elements, which alone are read
     """
 
     quantized: tuple[str, ...]
@@ -61,6 +65,7 @@ class Placement:
     features: frozenset[str] = frozenset()
     magnitudes: tuple[Magnitude, ...] = ()
     entries: Mapping[str, str] = field(default_factory=dict)
+    greatest: Mapping[str, str] = field(default_factory=dict)
 
     def groups_of_inputs(self, graph: Graph) -> set[str]:
         """The groups that the codes of inputs, which are no states, belong to."""
@@ -355,7 +360,15 @@ class _Search:
             features=frozenset(filter(self.by_feature, self.graph.own_inputs)),
             magnitudes=tuple(self.rooted),
             entries=self.entries,
+            greatest=dict(filter(None, map(self.greatest, order))),
         )
+
+    def greatest(self, name: str) -> tuple[str, str] | None:
+        """A quantized value and the output of what alone reads it, where that takes maxima."""
+        readers = self.consumers[name]
+        if name not in self.required or name in self.graph.outputs or len(readers) != 1:
+            return None
+        return (name, readers[0].output) if readers[0].op in GREATEST else None
 
     def by_feature(self, name: str) -> bool:
         """Whether an input may have a scale for each feature, and gains by it."""

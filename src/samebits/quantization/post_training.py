@@ -24,6 +24,7 @@ from samebits.quantization.calibrate import Calibrated
 from samebits.quantization.changes import LayerChange
 from samebits.quantization.convert import Converted, convert, group_numbers
 from samebits.quantization.equalize import equalize
+from samebits.quantization.joins import with_own_scales
 from samebits.quantization.observe import Sample, Statistics, observe
 from samebits.quantization.placement import Placement, place
 from samebits.quantization.refine import affordable, refine
@@ -104,7 +105,8 @@ def quantize_observed(graph: Graph, samples: Iterable[Sample], settings: Setting
     progress.stage("comparing with the float network")
     compared = observed.kept[: settings.report_samples]
     made = report(
-        *(observed.graph, converted, observed.seen, compared, observed.count, settings, changes)
+        *(observed.graph, converted, observed.seen, compared, observed.count, settings, changes),
+        greatest=observed.placement.greatest,
     )
     trial = trial_of(observed, settings)
     return Quantized(
@@ -240,8 +242,16 @@ def observe_graph(
         )
         return True
 
-    seen = observe(graph, samples, placement.quantized, keep, settings.stop_early, settled)
+    names = (*placement.quantized, *placement.greatest.values())
+    seen = observe(graph, samples, names, keep, settings.stop_early, settled)
+    for name, greatest in placement.greatest.items():
+        if name in seen and seen[name].low < min(seen[greatest].low, 0):
+            seen[name] = seen[greatest]
     features = {name: feature_numbers(graph, name, *ends) for name, ends in ranges.items()}
+    graph, copied = with_own_scales(graph, placement, seen)
+    if copied:
+        seen = {**seen, **copied}
+        placement = replace(place(graph, entries=settings.entries), features=placement.features)
     measured = held if len(held) >= MEASURED else first
     return Observed(graph, changes, stored, placement, seen, features, kept, measured, first, count)
 

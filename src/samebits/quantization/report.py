@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,8 +114,11 @@ def report(
     calibration_samples: int,
     settings: Settings,
     changes: tuple[LayerChange, ...] = (),
+    greatest: Mapping[str, str] = MappingProxyType({}),
 ) -> QuantizationReport:
     """Compare the float graph with the quantized one, tensor by tensor, on the samples.
+
+    greatest: value -> the value, in both graphs, that is compared in its place (`placement`)
 
     Ratios are measurements in float64; nothing that is computed later depends on them.
     """
@@ -122,8 +126,9 @@ def report(
     pairs = zip(traces(graph, samples), traces(converted.graph, samples), strict=True)
     for before, after in pairs:
         for tensor in converted.tensors:
-            x = np.asarray(before[tensor.name], np.float64)
-            y = np.asarray(after[tensor.dequantized], np.float64)
+            left = greatest.get(tensor.name)
+            x = np.asarray(before[left or tensor.name], np.float64)
+            y = np.asarray(after[left or tensor.dequantized], np.float64)
             total = sums[tensor.name]
             total.signal += float(np.sum(x * x))
             total.noise += float(np.sum((x - y) ** 2))
