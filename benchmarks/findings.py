@@ -702,6 +702,53 @@ def spoken(found: Found) -> Findings:
     return made
 
 
+def quality(found: Found) -> Findings:
+    """Ratios of networks at 8 bits, ours and onnxruntime's, and how many lie where."""
+    made = Findings()
+
+    def pair(row: Found, key: str, shown: str, factor: int = 1) -> str:
+        values = [row[way].get(key) for way in ("ours", "peer")]
+        if values[0] is None:
+            return ""
+        return ", ".join(shown.format(factor * value) for value in values)
+
+    rows, more = [], []
+    for row in found["rows"]:
+        more.append(row["more"])
+        kilobytes = [f"{row[way]['bytes'] / 1000:,.0f}" for way in ("ours", "peer")]
+        rows.append(
+            [
+                row["name"],
+                f"{row['maker']}: {row['kind']}",
+                f"{row['calibration']}, {row['unseen']:,}",
+                f"{row['ours']['all']:.1f}",
+                f"{row['peer']['all']:.1f}",
+                f"{round(more[-1], 1) + 0.0:+.1f}",
+                pair(row, "worst", "{:.1f}") if len(row["ours"]["outputs"]) > 1 else "",
+                f"{row['peer_optimised']['all']:.1f}",
+                pair(row, "agreement", "{:.1f} %", 100),
+                ", ".join(kilobytes),
+            ]
+        )
+    made.figures |= {
+        "count": len(rows),
+        "makers": len({row["maker"] for row in found["rows"]}),
+        "packages": len({row["package"] for row in found["rows"]}),
+        "mean": f"{statistics.mean(more):+.1f}",
+        "median": f"{round(statistics.median(more), 1) + 0.0:+.1f}",
+        "least": f"{min(more):+.2f}",
+        "most": f"{max(more):+.1f}",
+        "below": sum(each < -0.5 for each in more),
+        "above": sum(each > 0.5 for each in more),
+        "missing": ", ".join(sorted({*found["listed"]} - {row["name"] for row in found["rows"]})),
+        "onnxruntime": found["onnxruntime"],
+    }
+    columns = ["network", "maker and kind", "calibrated on, measured on", "dB", "onnxruntime"]
+    columns += ["difference", "worst output", "optimised", "same decision", "kB"]
+    made.table("networks", columns, rows)
+    return made
+
+
 def lstm(found: Found) -> Findings:
     """Microseconds of a step, whole sequences and step by step, and bytes."""
     made = Findings()

@@ -75,6 +75,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "numerics": ("tools/draw_numerics.py", findings.numerics),
     "operation_times": ("benchmarks/bench_recompute.py --times", findings.operation_times),
     "plan_times": (f"{PYTEST} tests/recompute/plan/test_large.py", findings.plan_times),
+    "quality": ("benchmarks/bench_quality.py PACKAGES DATA", findings.quality),
     "rates": (
         "benchmarks/bench_tables.py --tables diabetes --seeds 20 --lr RATE",
         findings.rates,

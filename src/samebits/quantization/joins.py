@@ -145,7 +145,7 @@ class _Search:
         return found
 
     def apart(self) -> dict[str, _Shared]:
-        """What each value holds, and those that movements give its scale, before any join."""
+        """The values of each scale before any join: those that movements pass on."""
         shared: dict[str, _Shared] = {}
         consumers = self.graph.consumers()
         for name in self.group:
