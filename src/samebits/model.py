@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from samebits import progress
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
 from samebits.excerpt import CUTS, WHOLE, Excerpt
@@ -242,7 +243,7 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
     from samebits.train.deployed.export import to_graph
     from samebits.train.run.restore import open_trained
 
-    opened = open_trained(path, arch)
+    opened = open_trained(path, arch, progress.note)
     if opened.exponents is None:
         from torch import float32, int64, zeros
 

@@ -37,6 +37,33 @@ def test_eval_repeats_the_accuracy(samebits, npz, trained):
     assert record["arithmetic"] == result.arithmetic
 
 
+def test_a_checkpoint_in_another_ones_place_is_told(samebits, trained, tmp_path):
+    """Of a run's files, the checkpoint is what counts; that the others are of another is said."""
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    commands = [("inspect", folder)]
+    if trained[1].arithmetic == "deployed":
+        commands.append(("verify", folder, "--inputs", "random:1", "--backends", "torch"))
+    for command in commands:
+        assert samebits(*command).err == ""
+    for name, field, value in (("config.json", "lr", 0.5), ("result.json", "sha256", "0" * 64)):
+        record = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**record, field: value}))
+    for command in commands:
+        done = samebits(*command)
+        assert done.code == 0
+        config, result = done.err.splitlines()
+        file = "checkpoint-00000006.safetensors"
+        assert config == (
+            f"note: warning: {folder}/config.json: not of the run that wrote {file} (lr: expected "
+            "0.05, found 0.5)"
+        )
+        assert result == (
+            f"note: warning: {folder}/result.json: records a run whose parameters have the sha256 "
+            f"{'0' * 16}, and those of {file} have {trained[1].sha256[:16]}: another file took its "
+            "place, or training went on since"
+        )
+
+
 def test_inspect_lists_every_tensor(samebits, trained):
     out, result = trained
     record = json.loads(samebits("inspect", out, "--json").out)

@@ -181,7 +181,7 @@ def _trained(path: Path, arch: str | None) -> tuple[str, Facts]:
     config = checkpoint.config
     tensors = [_tensor(name, tensor) for name, tensor in sorted(checkpoint.model.items())]
     sha256 = parameter_sha256(checkpoint.model)
-    network, problem = _network(path, arch)
+    network, problem = _network(file, arch)  # the folder has been looked at
     size = sum(tensor.nbytes for tensor in checkpoint.model.values())
     lines = [
         f"checkpoint {printable(str(file))} after step {checkpoint.step:,}, epoch "

@@ -25,12 +25,14 @@ from samebits.train.run.checkpoint import (
     check_same_tensors,
     checkpoint_path,
     newest_checkpoint,
+    parameter_sha256,
     read_checkpoint,
 )
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.device import CPU
 from samebits.train.run.engine import Engine
 from samebits.train.run.loop import make_engine
+from samebits.train.run.record import CONFIG, RESULT, first_difference, read_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,8 @@ class TrainedModel:
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
     """The checkpoint a training folder (its newest intact one) or a checkpoint file holds.
 
-    `say` hears of damaged ones. Raises InputError for anything else, CheckpointError for a damaged
-    file.
+    `say` hears of damaged ones, and of one that is not the one that the folder's other files are
+    of. Raises InputError for anything else, CheckpointError for a damaged file.
     """
     if path.is_dir():
         checkpoint = newest_checkpoint(path, say)
@@ -63,7 +65,10 @@ def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Check
                 f"{path}: expected a training output folder, found no checkpoint-*.safetensors in "
                 "it; train first, or give a checkpoint file"
             )
-        return checkpoint_path(path, checkpoint.step), checkpoint
+        found = checkpoint_path(path, checkpoint.step)
+        for line in _differences(found, checkpoint):
+            say(f"warning: {line}")
+        return found, checkpoint
     if not path.exists():
         raise InputError(
             f"{path}: no such file or folder; expected a training output folder or a checkpoint"
@@ -74,6 +79,23 @@ def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Check
             f"file ending in {path.suffix or 'nothing'}"
         )
     return path, read_checkpoint(path)
+
+
+def _differences(path: Path, checkpoint: Checkpoint) -> list[str]:
+    """Where config.json and result.json are of another checkpoint than this one beside them."""
+    lines = []
+    config, result = (read_json(path.parent / name) for name in (CONFIG, RESULT))
+    other = first_difference(checkpoint.config, config) if config else None
+    if other is not None:
+        lines.append(f"{path.parent / CONFIG}: not of the run that wrote {path.name} ({other})")
+    recorded = result.get("sha256")
+    if recorded is not None and recorded != (sha256 := parameter_sha256(checkpoint.model)):
+        lines.append(
+            f"{path.parent / RESULT}: records a run whose parameters have the sha256 "
+            f"{recorded!s:.16}, and those of {path.name} have {sha256:.16}: another file took its "
+            "place, or training went on since"
+        )
+    return lines
 
 
 def open_trained(
