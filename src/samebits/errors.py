@@ -68,5 +68,9 @@ class CheckpointError(SamebitsError):
     """A checkpoint is missing, damaged, or belongs to another model or run."""
 
 
+class PackageError(SamebitsError):
+    """The files of a package are not those that its report states, or that samebits writes."""
+
+
 class WorkerError(SamebitsError):
     """Another worker of a distributed run died, gave no answer in time, or was stopped."""

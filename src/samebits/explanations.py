@@ -17,6 +17,7 @@ from samebits.errors import (
     FidelityError,
     InputError,
     NonFiniteError,
+    PackageError,
     RangeError,
     SamebitsError,
     UnsupportedError,
@@ -32,6 +33,7 @@ FILE, MEMORY, USAGE = "file", "memory", "usage"
 CODES: dict[type[SamebitsError], dict[str | None, str]] = {
     CheckpointError: {None: "checkpoint"},
     FidelityError: {None: "fidelity"},
+    PackageError: {None: "package"},
     WorkerError: {None: "worker"},
     NonFiniteError: {None: "non-finite"},
     RangeError: {None: "range-training", "ir": "range-network", "pytorch": "range-network"},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from samebits import progress
+from samebits.codegen.packaging.seal import check_file
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
 from samebits.excerpt import CUTS, WHOLE, Excerpt
@@ -58,6 +60,9 @@ class Model:
     rate:     samples per second of the recordings it was trained on, if it was and says so
     earlier:  how the data of its training was read, of a training folder
     fidelity: what quantization kept of the float network, as far as the file says
+    package:  the folder of C that the graph was read from as a whole
+    sources:  prefix and files of that C, once it is proved to be what samebits writes for the graph
+              (`verification.package.checked`): what backends of generated C build
     """
 
     source: str
@@ -67,6 +72,8 @@ class Model:
     rate: int | None = None
     earlier: Earlier | None = None
     fidelity: Fidelity | None = None
+    package: Path | None = None
+    sources: tuple[str, Mapping[str, bytes]] | None = None
 
     @cached_property
     def facts(self) -> FileFacts:
@@ -192,9 +199,18 @@ def load(
         from samebits.onnx import facts
         from samebits.onnx import load as read_graph
 
-        file = path / ONNX_FILE if path.is_dir() else path
+        compiled = path.is_dir()
+        if compiled:
+            check_file(path, ONNX_FILE)
+        file = path / ONNX_FILE if compiled else path
         graph, known = read_graph(file, part=part), facts(file)
-        return Model(str(path), graph, rate=known.rate, fidelity=restored(known.fidelity))
+        return Model(
+            str(path),
+            graph,
+            rate=known.rate,
+            fidelity=restored(known.fidelity),
+            package=path if compiled and part == WHOLE else None,
+        )
     if kind == "exported":
         return Model(str(path), cut(_read_exported(path), part))
     if kind == "firmware":

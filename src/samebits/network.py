@@ -16,6 +16,7 @@ from samebits.errors import (
     FidelityError,
     FidelityWarning,
     InputError,
+    PackageError,
     SamebitsError,
     UnsupportedError,
 )
@@ -170,9 +171,15 @@ class Network(Reported):
         reading:   of a file or folder: its options, such as `resize`; of arrays for the network of
                    a training folder: `prepared` (`data.Reading`)
 
+        Of a folder that `compile` or `ship` wrote, all files are checked first, and backends of
+        generated C build the C of that folder. Where one differs, is missing or is not of the
+        package, or where another version wrote it, nothing is built or run, and the result is
+        false: `refused` says why.
+
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
         from samebits.verification.inputs import chosen_of, given_codes, name_of, step
+        from samebits.verification.package import checked
         from samebits.verification.run import chosen_backends, verify_model
 
         if isinstance(backends, str):
@@ -180,9 +187,13 @@ class Network(Reported):
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        taken = given_codes(samples, self.model, seed, reading)
+        try:
+            model, sealed = checked(self.model)
+        except PackageError as error:
+            return Verification(self.source, 0, {}, (), refused=str(error))
+        taken = given_codes(samples, model, seed, reading)
         usual = backends is None and not available
-        expected, verdicts = verify_model(self.model, taken, names, strict=strict, promised=usual)
+        expected, verdicts = verify_model(model, taken, names, strict=strict, promised=usual)
         ports = self.interface
         return Verification(
             self.source,
@@ -192,7 +203,25 @@ class Network(Reported):
             name_of(samples),
             chosen_of(reading),
             seed,
+            sealed,
         )
+
+    def rebuild(self, out: str | Path) -> str:
+        """Write the package of C that this network was read from once more: from its model.onnx and
+        the options that its report.json states come the same bytes again, in `out`. Gives the
+        SHA-256 of report.json.
+
+        Raises InputError for a network from elsewhere and where `out` holds other files;
+        PackageError where another version wrote the package, or its report cannot be read.
+        """
+        from samebits.verification.package import rebuild
+
+        if self.model.package is None:
+            raise InputError(
+                f"{self.source}: expected a folder that samebits compile or ship wrote to build "
+                f"again, found a {self.kind}; compile it"
+            )
+        return rebuild(self.model.package, Path(out).absolute())
 
     def as_steps(self) -> Network:
         """The network as one step of a sequence: recurrent layers and causal attention keep what
@@ -206,7 +235,7 @@ class Network(Reported):
         if self.model.real.states:
             return self
         steps = simplify(step_graph(simplify(self.model.real)))
-        return Network(replace(self.model, graph=steps, deployed=None))
+        return Network(replace(self.model, graph=steps, deployed=None, package=None))
 
     def generate(
         self,

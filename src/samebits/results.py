@@ -45,6 +45,9 @@ class Verification(Reported):
     inputs:   as the command line names the samples; "" for what it cannot name
     reading:  how they were read: the options that were given (data.Reading)
     seed:     of random:N
+    sealed:   the SHA-256 of report.json, of a package of C whose files were all found to be what
+              samebits writes for its model.onnx; "" of anything else
+    refused:  why a package was not run: which of its files differ, or that another version wrote it
     """
 
     source: str
@@ -54,6 +57,8 @@ class Verification(Reported):
     inputs: str = ""
     reading: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    sealed: str = ""
+    refused: str = ""
 
     @property
     def same_bits(self) -> bool | None:
@@ -71,6 +76,8 @@ class Verification(Reported):
             "samples": self.samples,
             "same_bits": self.same_bits,
             "verdicts": [v.to_dict() for v in self.verdicts],
+            **({"report_sha256": self.sealed} if self.sealed else {}),
+            **({"refused": self.refused} if self.refused else {}),
         }
 
     def report(self) -> Report:
@@ -87,7 +94,7 @@ class Verification(Reported):
             for v in self.verdicts
             if v.skipped is None
         ]
-        lines = []
+        lines = self.refused.split("\n") if self.refused else []
         for v in self.verdicts:
             if v.skipped is not None:
                 lines.append(f"{v.backend}: not compared: {v.skipped}")
@@ -97,6 +104,11 @@ class Verification(Reported):
             ]
             if v.note and not v.equal:
                 lines.append(f"{v.backend}: {v.note}")
+        if self.sealed:
+            lines.append(
+                "every file is what this version writes for its model.onnx; report.json: sha256 "
+                f"{self.sealed}"
+            )
         columns = ("backend", "differing", "of", "largest", "samples", "sha256")
         table = [Table(columns, rows, code=columns[-1:])] if rows else []
         left_out = sum(v.skipped is not None for v in self.verdicts)
@@ -176,7 +188,7 @@ class CompiledNetwork(Reported):
     """A folder of generated C: its memory by kind, and what boards need.
 
     audio: folder of the features, for a model of recordings. package: the layout of the folder
-    model: the network as data
+    model: the network as data. report_sha256: of report.json, which states that of all other files
     """
 
     source: str
@@ -188,6 +200,7 @@ class CompiledNetwork(Reported):
     audio: Path | None = None
     package: str = "make"
     model: Model | None = None
+    report_sha256: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -195,6 +208,7 @@ class CompiledNetwork(Reported):
             "model": self.source,
             "out": str(self.folder),
             "package": self.package,
+            "report_sha256": self.report_sha256,
             "memory": asdict(self.memory),
             "tables": asdict(self.tables),
             "targets": [asdict(needs) for needs in self.targets],
@@ -239,9 +253,10 @@ class CompiledNetwork(Reported):
             [
                 section(Table(columns, rows), *lines),
                 section(
+                    f"report.json, which seals all files: sha256 {self.report_sha256}",
                     f"written: {self.folder}; try: make -C {self.folder} test"
                     if self.package == "make"
-                    else f"written: {self.folder}, for {self.package}; see its README.md"
+                    else f"written: {self.folder}, for {self.package}; see its README.md",
                 ),
             ],
             None if self.model is None else self._page,

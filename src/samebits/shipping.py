@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from samebits import api, progress
 from samebits.callables import is_callable_name
 from samebits.codegen.lowering.cpu import find_cpu
-from samebits.codegen.packaging.package import check_folder, replace_folder
+from samebits.codegen.packaging.package import PAGE, check_folder, replace_folder
 from samebits.codegen.packaging.projects import PROJECTS
 from samebits.codegen.run.targets import find_board
 from samebits.data.options import options_given
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from samebits.data.options import PartReading
     from samebits.reports.html import Section
 
-PAGE = "report.html"
 INPUTS, BOARD_INPUTS = "random:100", "random:8"  # an emulated board takes much longer
 
 
@@ -309,6 +308,6 @@ def _written(
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
-    replace_folder(out, files)
+    sha256 = replace_folder(out, files)
     audio = None if compiled.audio is None else out / compiled.audio.name
-    return replace(compiled, folder=out, audio=audio)
+    return replace(compiled, folder=out, audio=audio, report_sha256=sha256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -118,7 +119,10 @@ def test_json_is_one_object(samebits, tiny, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert done.out.count("\n") == 1
     record = json.loads(done.out)
-    assert list(record) == ["model", "out", "package", "memory", "tables", "targets"]
+    assert list(record) == [
+        "model", "out", "package", "report_sha256", "memory", "tables", "targets",
+    ]  # fmt: skip
+    assert record["report_sha256"] == sha256((out / "report.json").read_bytes()).hexdigest()
     assert (record["model"], record["out"], record["targets"]) == (str(tiny), str(out), [])
     assert record["tables"] == {"pairs": 1, "tables": 1, "bytes": 256, "unshared": 256}
     assert record["memory"]["inputs"][0]["shape"] == [1, 4]

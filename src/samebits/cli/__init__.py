@@ -40,7 +40,7 @@ from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
-from samebits.errors import FidelityError
+from samebits.errors import FidelityError, PackageError
 
 __all__ = ["app", "main"]
 
@@ -135,4 +135,4 @@ def _run(arguments: Sequence[str] | None) -> int:
         if text is None:
             raise
         print(text, file=sys.stderr)
-        return FAILED if isinstance(error, FidelityError) else BAD_INPUT
+        return FAILED if isinstance(error, FidelityError | PackageError) else BAD_INPUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,18 +35,30 @@ def verify_command(
             help="Every backend that can run here, or with --backends those of them that can.",
         ),
     ] = False,
+    rebuild: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of a compiled folder: write the same package there again, before it is checked.",
+        ),
+    ] = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **reading: Any,
 ) -> None:
-    """Run a model on several backends and compare their bits; exit code 1 on any difference."""
+    """Run a model on several backends and compare their bits; exit code 1 on any difference.
+
+    Of a compiled folder every file is checked first, and its own C is built.
+    """
     names = None if backends is None else [name.strip() for name in backends.split(",")]
     with working(quiet, as_json):
         from samebits import api
 
         net = api.load(model, arch=arch)
+        if rebuild is not None:
+            net.rebuild(rebuild)
         result = net.verify(inputs, names, available=available, seed=seed, **reading)
-    show(result, as_json)
+    show(result, as_json, *([] if rebuild is None else [rebuild]))
     raise typer.Exit(0 if result else 1)

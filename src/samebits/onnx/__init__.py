@@ -1,7 +1,7 @@
 """ONNX files <-> graphs."""
 
 from samebits.onnx.metadata import FileFacts
-from samebits.onnx.reader.load import facts, from_model, load
+from samebits.onnx.reader.load import facts, from_bytes, from_model, load
 from samebits.onnx.writer.binary32 import binary32_exact
 from samebits.onnx.writer.exact import exact_form
 from samebits.onnx.writer.integer import save_integer, to_integer
@@ -12,6 +12,7 @@ __all__ = [
     "binary32_exact",
     "exact_form",
     "facts",
+    "from_bytes",
     "from_model",
     "load",
     "save_integer",

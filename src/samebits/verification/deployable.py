@@ -17,6 +17,6 @@ def deployable(model: Model) -> Model:
     """
     written = to_qdq(model.real, "float")
     graph = from_model(written, source=model.source)
-    found = replace(model, graph=graph, firmware=None, deployed=None)
+    found = replace(model, graph=graph, firmware=None, deployed=None, package=None)
     lower_to_calls(found.integer, draft=True)
     return found

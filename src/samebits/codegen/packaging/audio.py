@@ -11,7 +11,8 @@ import numpy as np
 from samebits.codegen.call_text import numbers
 from samebits.codegen.names import CTYPES, checked_prefix
 from samebits.codegen.packaging.harness import filled, makefile
-from samebits.codegen.packaging.package import GENERATOR, LIBRARY, REPORT, replace_folder
+from samebits.codegen.packaging.package import GENERATOR, LIBRARY, replace_folder
+from samebits.codegen.run.interface import REPORT
 from samebits.csrc import flat
 from samebits.data.audio import Codes, LogMel, log_mel
 from samebits.ir.graph import Array

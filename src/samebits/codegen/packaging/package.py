@@ -30,8 +30,9 @@ from samebits.codegen.names import c_comment, checked_prefix
 from samebits.codegen.packaging.harness import main_source, makefile
 from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, readme, stream_functions
+from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.rolling import calls_for
-from samebits.codegen.run.interface import FORMAT
+from samebits.codegen.run.interface import FORMAT, REPORT
 from samebits.csrc import flat, source
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_folder
@@ -42,7 +43,6 @@ from samebits.ir.interpreter import run, run_steps
 from samebits.ir.value import Value
 from samebits.spec.philox import philox4x32
 
-REPORT = "report.json"
 GENERATOR = "samebits"
 # Of csrc/inference, in the order in which they become one file: what is static in one may be used
 # in those after it.
@@ -61,6 +61,7 @@ HEADERS = (
 )
 LIBRARY = "samebits"  # the folder of the kernels
 MODEL_FILE = "model.onnx"
+PAGE = "report.html"  # for people, in a package that `ship` wrote; nothing is generated from it
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
 
@@ -81,7 +82,8 @@ class PackagedLayer:
 class PackageReport:
     """Memory that the package needs, in bytes, and the names that C text does not hold.
 
-    format: the version of the package's files, names and report
+    version: of samebits; it, model.onnx, prefix, cpu and package give the same files again
+    package: whose layout the folder has. format: the version of its files, names and report
     weights, tables: constants in flash: what was learned, and transfer functions as tables; code is
     not counted. arena: activations and scratch memory of one instance, arena_bound: no plan needs
     less. block: the arena where model_steps computes blocks of steps (not on Cortex-M), 0 where it
@@ -90,7 +92,9 @@ class PackageReport:
     """
 
     generator: str
+    version: str
     format: str
+    package: str
     prefix: str
     target: str
     cpu: str
@@ -115,6 +119,19 @@ class PackageReport:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
+@dataclass(frozen=True, eq=False)
+class Package:
+    """A package in memory.
+
+    files:   by path, as its folder holds them. report: what report.json says but for the seal
+    sources: of the layout "make", whatever that of the folder is: the same C, with its harness
+    """
+
+    files: Mapping[str, bytes]
+    report: PackageReport
+    sources: Mapping[str, bytes]
+
+
 def write_package(
     graph: Graph,
     folder: Path,
@@ -128,25 +145,53 @@ def write_package(
 ) -> PackageReport:
     """Write the C of an integer graph to `folder`, replacing an earlier package there as a whole.
 
+    As `package`, and InputError for a folder that holds other files, SamebitsError for one that
+    cannot be written.
+    """
+    made = package(
+        graph,
+        prefix=prefix,
+        vectors=vectors,
+        target=target,
+        cpu=cpu,
+        project=project,
+        beside=beside,
+    )
+    replace_folder(Path(folder), made.files)
+    return made.report
+
+
+def package(
+    graph: Graph,
+    *,
+    prefix: str = "model",
+    vectors: Sequence[Array] | None = None,
+    target: str = "c",
+    cpu: str = "portable",
+    project: str = "make",
+    beside: Mapping[str, str | bytes] = MappingProxyType({}),
+) -> Package:
+    """The C of an integer graph as a package, sealed.
+
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
     cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
     folder, by name
 
-    Raises InputError for a bad prefix or project, vectors that do not fit or a folder that holds
-    other files;
-    UnsupportedError for a target or an operator that has no C; SamebitsError for a folder that
-    cannot be written.
+    Raises InputError for a bad prefix or project, and vectors that do not fit; UnsupportedError for
+    a target or an operator that has no C.
     """
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
     model = beside.get(MODEL_FILE)
     sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
-    files, report = texts(graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256)
+    files, report = texts(
+        graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256, project=project
+    )
     kept = files | {name: beside[name] for name in beside if project == "make" or not own(name)}
-    replace_folder(Path(folder), arranged(project, kept, _manifest(graph, prefix, find_cpu(cpu))))
-    return report
+    placed = arranged(project, kept, _manifest(graph, prefix, find_cpu(cpu)))
+    return Package(sealed(_bytes(placed)), report, _bytes(files))
 
 
 def own(name: str) -> bool:
@@ -175,8 +220,10 @@ def texts(
     vectors: Sequence[Array] | None = None,
     cpu: str = "portable",
     sha256: str = "",
+    project: str = "make",
 ) -> tuple[dict[str, str], PackageReport]:
-    """The files of a package by name, and its report. sha256: of the model file beside them."""
+    """The files of a package by name, and its report. sha256: of the model file beside them.
+    project: whose layout they will have, for the report."""
     prefix = checked_prefix(prefix)
     processor = find_cpu(cpu)
     calls = calls_for(graph, processor)
@@ -206,7 +253,9 @@ def texts(
     producers = graph.producers()
     report = PackageReport(
         GENERATOR,
+        about.version,
         FORMAT,
+        project,
         prefix,
         "c",
         processor.name,
@@ -391,14 +440,21 @@ def _sequence(graph: Graph) -> list[tuple[str, Array]]:
 # --- the folder -----------------------------------------------------------------------------
 
 
-def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files by name, texts as UTF-8; the folder appears complete or not at all.
+def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> str:
+    """Write files by name, texts as UTF-8, sealed; the folder appears complete or not at all.
 
-    An earlier package there is replaced as a whole (`write_folder`). InputError: the folder holds
-    other files. SamebitsError: it cannot be written.
+    An earlier package there is replaced as a whole (`write_folder`). Gives the SHA-256 of the
+    report, "" without one. InputError: the folder holds other files. SamebitsError: it cannot be
+    written.
     """
     check_folder(folder)
-    write_folder(folder, {name: as_bytes(data) for name, data in files.items()})
+    written = sealed(_bytes(files))
+    write_folder(folder, written)
+    return hashlib.sha256(written[REPORT]).hexdigest() if REPORT in written else ""
+
+
+def _bytes(files: Mapping[str, str | bytes]) -> dict[str, bytes]:
+    return {name: as_bytes(data) for name, data in files.items()}
 
 
 def check_folder(folder: Path) -> None:

@@ -149,12 +149,20 @@ def read_report(folder: Path) -> dict[str, Any]:
     try:
         with (folder / REPORT).open("rb") as file:
             data = file.read(LARGEST_REPORT + 1)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return parse_report(data, folder)
+
+
+def parse_report(data: bytes, folder: Path) -> dict[str, Any]:
+    """The same of the bytes of a report."""
+    try:
         if len(data) > LARGEST_REPORT:
             raise ValueError(f"more than {LARGEST_REPORT} bytes")
-        report = json.loads(data.decode())
+        report = json.loads(data.decode(), object_pairs_hook=_distinct)
         if not isinstance(report, dict):
             raise ValueError(f"{type(report).__name__} instead of an object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(folder, error) from error
     found = report.get("format")
     if found != FORMAT:
@@ -163,6 +171,16 @@ def read_report(folder: Path) -> dict[str, Any]:
             "generate the C again: samebits compile MODEL --target c --out DIR"
         )
     return report
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError where two of its fields have one name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!a:.60} twice")
+    return found
 
 
 def _unreadable(folder: Path, error: Exception) -> InputError:

@@ -38,11 +38,20 @@ def load(
 def facts(path: str | os.PathLike[str]) -> FileFacts:
     """The metadata that an ONNX file has of its model. Raises InputError as `load`, and for a
     sampling rate that is no positive number."""
-    model = read_model(Path(path))
+    return _facts_of(read_model(Path(path)), str(path))
+
+
+def _facts_of(model: onnx.ModelProto, source: str) -> FileFacts:
     try:
         return read_facts(model)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{source}: {error}") from None
+
+
+def from_bytes(data: bytes, source: str) -> tuple[Graph, FileFacts]:
+    """The real graph and the metadata of a file's bytes. Errors as `from_model` and `facts`."""
+    model = parse_model(data, source)
+    return import_model(model, 1, source, None), _facts_of(model, source)
 
 
 def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") -> Graph:

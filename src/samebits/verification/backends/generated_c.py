@@ -17,10 +17,12 @@ from samebits.ir.integer.layers import layers
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory, TracedValue
 from samebits.verification.generation import Request
+from samebits.verification.package import checked
 
 
 class GeneratedC(Backend):
-    """The C of a model on one target of `samebits.codegen.run.targets`.
+    """The C of a model on one target of `samebits.codegen.run.targets`: that of its package, where
+    it is one that was checked, with the kernels that this has.
 
     work: the folder in which sources and program are kept for the time of a run; None for the
     system's. cpu: the processor whose kernels the C has, by default the target's
@@ -65,11 +67,15 @@ class GeneratedC(Backend):
         return [int(token) for token in tokens]
 
     def _built(self, model: Model, folder: Path, trace: bool) -> Any:
-        from samebits.codegen import write_package
+        from samebits.codegen.packaging.package import package, replace_folder
 
+        if model.sources is None:
+            model = checked(model)[0]
+        prefix, files = model.sources or ("model", package(model.integer, cpu=self.cpu).sources)
         sources = folder / "package"
-        write_package(model.integer, sources, cpu=self.cpu)
-        return build(sources, self.target, folder / "build", Interface.of(model.integer), trace)
+        replace_folder(sources, files)
+        interface = Interface.of(model.integer, prefix)
+        return build(sources, self.target, folder / "build", interface, trace)
 
 
 BACKENDS: dict[str, Factory] = {name: partial(GeneratedC, name) for name in TARGETS}

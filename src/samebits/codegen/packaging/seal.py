@@ -1,0 +1,195 @@
+"""The seal of a package: its report.json states the SHA-256 of every other file, under `files`.
+
+A folder is untrusted: no name that its report states is opened, and only regular files are read.
+A seal shows what was changed since; against somebody who writes a new seal too, only a copy of the
+SHA-256 of report.json, which `compile` prints, helps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from samebits.codegen.run.interface import LARGEST_REPORT, REPORT, parse_report
+from samebits.errors import InputError, PackageError, listed
+
+MOST_FILES = 10_000  # of a package: those of samebits hold a few dozen
+DEEPEST = 20  # folders within folders
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+Hashes = Mapping[str, str]
+
+
+def sealed(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a package, whose report.json states the SHA-256 of all others; files without a
+    report as they are."""
+    if REPORT not in files:
+        return dict(files)
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return {**files, REPORT: seal(files[REPORT], hashes)}
+
+
+def seal(report: bytes, hashes: Hashes) -> bytes:
+    """A report that states these hashes; its own, which it cannot state, is left out."""
+    stated = {name: hashes[name] for name in sorted(hashes) if name != REPORT}
+    return (json.dumps({**json.loads(report), "files": stated}, indent=2) + "\n").encode()
+
+
+# --- an untrusted folder --------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """A regular file of an untrusted folder, never what a link leads to. Raises OSError."""
+    descriptor = os.open(path, _FLAGS)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path}: expected a regular file")
+        yield file
+
+
+def file_bytes(path: Path, limit: int) -> bytes:
+    """A file of the folder. Raises PackageError where there is none, or one above the limit."""
+    try:
+        with _opened(path) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise PackageError(
+            f"{path}: expected a file of a package, found none that can be read "
+            f"({error.strerror or 'not a regular file'}); compile again"
+        ) from error
+    if len(data) > limit:
+        raise PackageError(f"{path}: expected at most {limit} bytes, found more; compile again")
+    return data
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file of the folder. Raises OSError where it is no regular file."""
+    with _opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_sha256(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """The SHA-256 of every file by its path in the folder, and a line for all that is no file.
+
+    Raises PackageError for more files than any package has, and a folder that cannot be read.
+    """
+    found: dict[str, str] = {}
+    others: list[str] = []
+    try:
+        for name, path in _entries(folder, "", DEEPEST):
+            if len(found) + len(others) >= MOST_FILES:
+                raise PackageError(
+                    f"{folder}: expected a package, found more than {MOST_FILES} files; remove "
+                    "what is not of the package"
+                )
+            try:
+                found[name] = file_sha256(path)
+            except OSError:
+                others.append(f"{_shown(name)}: expected a regular file that can be read")
+    except OSError as error:
+        raise PackageError(
+            f"{error.filename or folder}: cannot be read ({error.strerror or error}); check the "
+            "folder and its permissions"
+        ) from error
+    return found, others
+
+
+def _entries(folder: Path, before: str, depth: int) -> Iterator[tuple[str, Path]]:
+    """Everything in a folder that is no folder, by name; links are not followed."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False) and depth:
+                yield from _entries(Path(entry.path), f"{before}{entry.name}/", depth - 1)
+            else:
+                yield before + entry.name, Path(entry.path)
+
+
+# --- what differs ---------------------------------------------------------------------------
+
+
+def read_seal(folder: Path) -> tuple[dict[str, Any], Hashes]:
+    """The report of a package and the hashes that it states. Raises PackageError."""
+    try:
+        report = parse_report(file_bytes(folder / REPORT, LARGEST_REPORT), folder)
+    except InputError as error:
+        raise PackageError(str(error)) from error
+    stated = report.get("files")
+    if not isinstance(stated, dict) or not all(isinstance(h, str) for h in stated.values()):
+        raise PackageError(
+            f"{folder / REPORT}: expected the SHA-256 of every file of the package (field files), "
+            "found none; an earlier version wrote it: compile again"
+        )
+    return report, stated
+
+
+def check_file(folder: Path, name: str) -> None:
+    """PackageError where a report states another SHA-256 of one file than it has.
+
+    A folder without a report that can be read states none.
+    """
+    try:
+        stated = read_seal(folder)[1].get(name)
+    except PackageError:
+        return
+    path = folder / name
+    try:
+        if stated not in (None, file_sha256(path)):
+            raise _refused(folder, [_changed(name)])
+    except OSError as error:
+        raise PackageError(
+            f"{path}: expected a regular file that can be read; compile again"
+        ) from error
+
+
+def check_seal(folder: Path, stated: Hashes) -> dict[str, str]:
+    """The SHA-256 of every file. PackageError, which names them, where files differ from those
+    that are stated, are missing or are not stated."""
+    found, lines = folder_sha256(folder)
+    for name in sorted({*stated, *found} - {REPORT}):
+        if name not in found:
+            if not any(line.startswith(f"{_shown(name)}: ") for line in lines):
+                lines.append(f"{_shown(name)}: missing, though {REPORT} states it")
+        elif name not in stated:
+            lines.append(f"{_shown(name)}: not of the package, as {REPORT} does not state it")
+        elif stated[name] != found[name]:
+            lines.append(_changed(name))
+    if lines:
+        raise _refused(folder, lines)
+    return found
+
+
+def check_same(folder: Path, found: Hashes, made: Hashes, writer: str) -> None:
+    """PackageError, which names them, for files other than those `made`, by `writer`."""
+    names = sorted(
+        name for name in {*found, *made} if name not in made or found.get(name) != made[name]
+    )
+    if names:
+        lines = [f"{_shown(name)}: not what {writer} writes for the model.onnx" for name in names]
+        raise _refused(folder, lines)
+
+
+def _changed(name: str) -> str:
+    return f"{_shown(name)}: another SHA-256 than {REPORT} states"
+
+
+def _shown(name: str) -> str:
+    """A name from anywhere, on a terminal."""
+    plain = name.isascii() and name.isprintable()
+    return (name if plain else ascii(name))[:120]
+
+
+def _refused(folder: Path, lines: Sequence[str]) -> PackageError:
+    files = "file that differs" if len(lines) == 1 else "files that differ"
+    return PackageError(
+        f"{folder}: expected the package as it was written, found {len(lines)} {files}; nothing "
+        f"of it was built or run. Compile again, or remove what is not of the package:\n"
+        f"{listed(lines)}"
+    )

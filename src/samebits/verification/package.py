@@ -1,0 +1,121 @@
+"""Packages of C as a function of their model.onnx: made, and compared with a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from samebits import progress
+from samebits.codegen.packaging import audio
+from samebits.codegen.packaging.package import PAGE, Package, package, replace_folder
+from samebits.codegen.packaging.seal import (
+    Hashes,
+    check_same,
+    check_seal,
+    file_bytes,
+    read_seal,
+    seal,
+)
+from samebits.codegen.run.interface import REPORT
+from samebits.data.audio import LogMel
+from samebits.errors import PackageError, SamebitsError
+from samebits.model import ONNX_FILE, Model
+from samebits.onnx import from_bytes
+from samebits.onnx.reader.load import MAX_FILE
+from samebits.verification.inputs import random_codes
+
+AUDIO = "audio"  # folder of the features, in that of a model of recordings
+VECTORS = 8  # samples of a package's own test
+LARGEST_PAGE = 1 << 30  # bytes
+
+
+def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> Package:
+    """The package of a model.onnx: the same bytes from the same version wherever it is made, since
+    nothing else enters it.
+
+    source: what messages call the model. Errors as `codegen.packaging.package.package`.
+    """
+    graph, facts = from_bytes(data, source)
+    model = Model(source, graph, rate=facts.rate)
+    beside: dict[str, str | bytes] = {ONNX_FILE: data}
+    if model.rate is not None:
+        texts = audio.texts(LogMel.at(model.rate))
+        beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
+    return package(
+        model.integer,
+        prefix=prefix,
+        vectors=random_codes(model.integer, VECTORS),
+        cpu=cpu,
+        project=project,
+        beside=beside,
+    )
+
+
+def checked(model: Model) -> tuple[Model, str]:
+    """The model with the C of the folder that it was read from, where that is a package of C, and
+    the SHA-256 of its report; any other model as it is, and "".
+
+    Every file has the SHA-256 that the folder's report states, and is what this version writes for
+    its model.onnx and the options of the report, byte for byte; `sources` are those bytes, so that
+    nothing else is built whatever becomes of the folder. A page of `ship` has its SHA-256 alone.
+
+    Raises PackageError, which names the files, where one differs, is missing or is not of the
+    package, and where another version wrote the folder.
+    """
+    folder = model.package
+    if folder is None:
+        return model, ""
+    progress.stage("checking the package")
+    report, stated = read_seal(folder)
+    found = check_seal(folder, stated)
+    made = _again(folder, report)
+    check_same(folder, found, _hashes(made, found), f"samebits {made.report.version}")
+    return replace(model, sources=(made.report.prefix, made.sources)), found[REPORT]
+
+
+def rebuild(folder: Path, out: Path) -> str:
+    """Write the package of a folder anew, from its model.onnx and the options of its report; the
+    SHA-256 of the report. The page of `ship` is copied.
+
+    Raises PackageError where another version wrote the folder, or its report cannot be read.
+    """
+    report, stated = read_seal(folder)
+    made = _again(folder, report)
+    pages = {PAGE: file_bytes(folder / PAGE, LARGEST_PAGE)} if PAGE in stated else {}
+    return replace_folder(out, {**made.files, **pages})
+
+
+def _again(folder: Path, report: Mapping[str, Any]) -> Package:
+    """The package as this version writes it for the model.onnx of a folder. Errors as `checked`."""
+    ours, theirs = version("samebits"), report.get("version")
+    if theirs != ours:
+        raise PackageError(
+            f"{folder / REPORT}: samebits {theirs!a:.40} wrote this package, and this is {ours}: "
+            "its files were compared with the SHA-256 of the report alone, and its C was not run; "
+            "verify it with that version, or compile again"
+        )
+    options = [report.get(name) for name in ("prefix", "cpu", "package")]
+    try:
+        data = file_bytes(folder / ONNX_FILE, MAX_FILE)
+        return packaged(data, str(folder), *map(str, options))
+    except PackageError:
+        raise
+    except SamebitsError as error:
+        raise PackageError(
+            f"{folder / REPORT}: expected the options that the package was made with, found "
+            f"{options!a:.200}, of which none can be made: {error}"
+        ) from error
+
+
+def _hashes(made: Package, found: Hashes) -> dict[str, str]:
+    """Those of a package, with a page that stands in the folder."""
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in made.files.items()}
+    if PAGE not in found:
+        return hashes
+    hashes[PAGE] = found[PAGE]
+    hashes[REPORT] = hashlib.sha256(seal(made.files[REPORT], hashes)).hexdigest()
+    return hashes
