@@ -12,7 +12,7 @@ from torch import nn
 
 import samebits as sb
 from hand_package import skip_unless_available
-from samebits.codegen.run.targets import TARGETS
+from samebits.codegen.run.targets import TARGETS, Target
 from samebits.errors import InputError
 from samebits.network import Network
 from samebits.verification.backends.pytorch import PyTorch
@@ -74,6 +74,18 @@ def test_it_is_quantize_verify_and_compile(tmp_path):
     for name in files(tmp_path / "b") - {"report.json"}:  # it states the page's SHA-256 too
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert made.network.report().sections == net.report().sections
+
+
+def test_a_compiled_folder_gives_its_network_alone(tmp_path, monkeypatch):
+    """The C that is compared is what will be written, not that of the folder."""
+    monkeypatch.setattr(Target, "unavailable", lambda self: "not here")
+    sb.load(quantized_file(tmp_path / "tiny.onnx")).compile(tmp_path / "a", prefix="kws")
+    (tmp_path / "a" / "kws.c").write_text("int changed;\n")
+    made = sb.ship(tmp_path / "a", out=tmp_path / "b", **ONLY)
+    assert made
+    assert made.network.model.package is None
+    assert made.verification.sealed == ""
+    assert sb.load(tmp_path / "b").verify("random:1", ["torch"]).sealed
 
 
 def test_the_folder_is_replaced(tmp_path):

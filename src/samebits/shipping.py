@@ -291,7 +291,8 @@ def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
                 "it out"
             )
     note = f"{net.source} is a {net.kind} already: nothing was calibrated or quantized"
-    return replace(net, notes=(*net.notes, note))
+    # Of a compiled folder the network is taken: the C that is compared is what will be written.
+    return replace(net, model=replace(net.model, package=None), notes=(*net.notes, note))
 
 
 def _written(

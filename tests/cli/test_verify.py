@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
 import numpy as np
 import pytest
 
+from samebits import load as load_network
 from samebits.model import load as load_model
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.registry import known_backends
@@ -285,3 +287,49 @@ def test_odd_shapes_of_inputs_are_no_crash(samebits, tmp_path, shape):
     load_model(tmp_path / "m.onnx")
     done = samebits("verify", tmp_path / "m.onnx", "--inputs", "random:2", "--backends", "torch")
     assert done.code == 0 or done.err.startswith("error: ")
+
+
+# --- compiled folders -----------------------------------------------------------------------
+
+
+def test_a_compiled_folder(samebits, tiny, tmp_path):
+    """Its files are checked, and what differs ends with exit code 1, whoever reads the file."""
+    folder, again = tmp_path / "pk", tmp_path / "again"
+    load_network(tiny).compile(folder)
+    command = ("verify", folder, "--inputs", "random:2", "--backends", "torch")
+    done = samebits(*command, "--rebuild", again)
+    assert (done.code, done.err) == (0, "")
+    sha256 = hashlib.sha256((folder / "report.json").read_bytes()).hexdigest()
+    line = (
+        f"every file is what this version writes for its model.onnx; report.json: sha256 {sha256}"
+    )
+    assert line in done.out
+    assert done.out.endswith(f"\nsame bits: yes\nwritten: {again}\n")
+    assert (again / "report.json").read_bytes() == (folder / "report.json").read_bytes()
+
+    (folder / "model.c").write_text("int main(void) { return 0; }\n")
+    done = samebits(*command)
+    assert (done.code, done.err) == (1, "")
+    assert done.out == (
+        f"{folder} on 0 samples\n\n{folder}: expected the package as it was written, found 1 file "
+        "that differs; nothing of it was built or run. Compile again, or remove what is not of the "
+        "package:\n  model.c: another SHA-256 than report.json states\n\nnothing compared\n"
+    )
+    record = json.loads(samebits(*command, "--json").out)
+    assert (record["same_bits"], record["verdicts"]) == (None, [])
+    assert "model.c: another SHA-256" in record["refused"]
+
+    (folder / "model.onnx").write_bytes(b"\x08")
+    for name in ("verify", "inspect", "report"):
+        done = samebits(name, folder)
+        assert (done.code, done.out, done.explained) == (1, "", "package")
+        assert "model.onnx: another SHA-256 than report.json states" in done.err
+
+
+def test_only_a_compiled_folder_is_built_again(samebits, tiny, tmp_path):
+    done = samebits("verify", tiny, "--rebuild", tmp_path / "again")
+    bad(
+        done,
+        f"{tiny}: expected a folder that samebits compile or ship wrote to build again, found a "
+        "quantized network; compile it",
+    )

@@ -40,6 +40,7 @@ from fuzzing.mutations import (
     tensors,
     words,
 )
+from samebits.codegen.packaging.seal import check_seal, read_seal
 from samebits.codegen.run.interface import REPORT, Interface
 from samebits.data.archive import load_npz
 from samebits.data.options import DataOptions
@@ -47,7 +48,7 @@ from samebits.data.pictures import read_picture
 from samebits.data.recordings import read_wav
 from samebits.data.table import load_table
 from samebits.data.text import load_text
-from samebits.errors import SamebitsError
+from samebits.errors import PackageError, SamebitsError
 from samebits.files import read_archive
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.source import module_text
@@ -397,9 +398,11 @@ def device(folder: Path, data: bytes) -> None:
 
 @target(document, size=4000)
 def package(folder: Path, data: bytes) -> None:
-    """The report of a package of C, described."""
+    """The report of a package of C, as a seal and described."""
     (folder / "case").mkdir()
     written(folder / "case", REPORT, data)
+    with contextlib.suppress(PackageError):
+        check_seal(folder / "case", read_seal(folder / "case")[1])
     Interface.read(folder / "case")
     summarize(folder / "case")
 

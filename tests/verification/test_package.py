@@ -164,13 +164,20 @@ def test_files_that_are_links_are_named(packages, tmp_path, nothing_runs):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("prefix", "a;b"), ("prefix", ""), ("cpu", "z80"), ("package", "../make"), ("cpu", 3)],
+    [
+        ("prefix", "a;b"),
+        ("prefix", ""),
+        ("prefix", []),
+        ("cpu", "z80"),
+        ("package", "../make"),
+        ("cpu", 3),
+    ],
 )
 def test_options_that_nothing_was_made_with(packages, tmp_path, nothing_runs, field, value):
     folder = shutil.copytree(packages / "make", tmp_path / "pk")
     report = json.loads((folder / "report.json").read_text())
     (folder / "report.json").write_text(json.dumps({**report, field: value}))
-    assert f"{folder}/report.json: expected the options" in why(folder)
+    assert f"{folder}/report.json: expected the prefix, cpu and package" in why(folder)
 
 
 def test_the_package_of_another_network(packages, tmp_path, nothing_runs):

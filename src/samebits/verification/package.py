@@ -98,16 +98,14 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
             "its files were compared with the SHA-256 of the report alone, and its C was not run; "
             "verify it with that version, or compile again"
         )
-    options = [report.get(name) for name in ("prefix", "cpu", "package")]
+    prefix, cpu, project = (report.get(name) for name in ("prefix", "cpu", "package"))
+    data = file_bytes(folder / ONNX_FILE, MAX_FILE)
     try:
-        data = file_bytes(folder / ONNX_FILE, MAX_FILE)
-        return packaged(data, str(folder), *map(str, options))
-    except PackageError:
-        raise
+        return packaged(data, str(folder), str(prefix), str(cpu), str(project))
     except SamebitsError as error:
         raise PackageError(
-            f"{folder / REPORT}: expected the options that the package was made with, found "
-            f"{options!a:.200}, of which none can be made: {error}"
+            f"{folder / REPORT}: expected the prefix, cpu and package that the folder was made "
+            f"with, found some that nothing can be made with: {error}"
         ) from error
 
 

@@ -189,9 +189,10 @@ def package(
     files, report = texts(
         graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256, project=project
     )
-    kept = files | {name: beside[name] for name in beside if project == "make" or not own(name)}
-    placed = arranged(project, kept, _manifest(graph, prefix, find_cpu(cpu)))
-    return Package(sealed(_bytes(placed)), report, _bytes(files))
+    sources = _bytes(files)
+    others = {name: beside[name] for name in beside if project == "make" or not own(name)}
+    placed = arranged(project, {**sources, **others}, _manifest(graph, prefix, find_cpu(cpu)))
+    return Package(sealed(_bytes(placed)), report, sources)
 
 
 def own(name: str) -> bool:

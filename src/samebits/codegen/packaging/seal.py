@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -76,13 +76,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def folder_sha256(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """The SHA-256 of every file by its path in the folder, and a line for all that is no file.
+def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str], set[str]]:
+    """The SHA-256 of every file by its path in the folder, "" of those that are not wanted and so
+    not read, and the paths of all that is no file.
 
     Raises PackageError for more files than any package has, and a folder that cannot be read.
     """
     found: dict[str, str] = {}
-    others: list[str] = []
+    others: set[str] = set()
     try:
         for name, path in _entries(folder, "", DEEPEST):
             if len(found) + len(others) >= MOST_FILES:
@@ -91,9 +92,9 @@ def folder_sha256(folder: Path) -> tuple[dict[str, str], list[str]]:
                     "what is not of the package"
                 )
             try:
-                found[name] = file_sha256(path)
+                found[name] = file_sha256(path) if name in wanted else ""
             except OSError:
-                others.append(f"{_shown(name)}: expected a regular file that can be read")
+                others.add(name)
     except OSError as error:
         raise PackageError(
             f"{error.filename or folder}: cannot be read ({error.strerror or error}); check the "
@@ -152,11 +153,13 @@ def check_file(folder: Path, name: str) -> None:
 def check_seal(folder: Path, stated: Hashes) -> dict[str, str]:
     """The SHA-256 of every file. PackageError, which names them, where files differ from those
     that are stated, are missing or are not stated."""
-    found, lines = folder_sha256(folder)
-    for name in sorted({*stated, *found} - {REPORT}):
-        if name not in found:
-            if not any(line.startswith(f"{_shown(name)}: ") for line in lines):
-                lines.append(f"{_shown(name)}: missing, though {REPORT} states it")
+    found, others = folder_sha256(folder, {*stated, REPORT})
+    lines = []
+    for name in sorted({*stated, *found, *others} - {REPORT}):
+        if name in others:
+            lines.append(f"{_shown(name)}: expected a regular file that can be read")
+        elif name not in found:
+            lines.append(f"{_shown(name)}: missing, though {REPORT} states it")
         elif name not in stated:
             lines.append(f"{_shown(name)}: not of the package, as {REPORT} does not state it")
         elif stated[name] != found[name]:
