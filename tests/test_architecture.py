@@ -150,6 +150,33 @@ def test_every_exported_class_has_a_name_of_its_own():
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
+DOOR = ("api", "sources", "firmware", "comparison", "shipping", "checkup.examine")
+ASIDE = ("called", "refuse", "entries_of")  # parts of these modules that no caller outside has
+
+
+def test_every_function_of_the_front_door_is_settled():
+    """Whatever the caller has set in torch and numpy (`samebits.settled`)."""
+    open_to_all = []
+    for name in DOOR:
+        open_to_all += [(name, item) for item in tree(f"samebits.{name}").body]
+    (network,) = (n for n in tree("samebits.network").body if isinstance(n, ast.ClassDef))
+    open_to_all += [("network", item) for item in network.body]
+    unsettled = [
+        f"{name}.{item.name}"
+        for name, item in open_to_all
+        if isinstance(item, ast.FunctionDef)
+        and not item.name.startswith("_")
+        and item.name not in ASIDE
+        and not {ast.unparse(d) for d in item.decorator_list}
+        & {"settled", "property", "cached_property"}
+    ]
+    assert unsettled == []
+    exported = {item.name for _, item in open_to_all if isinstance(item, ast.FunctionDef)}
+    homes = next(n for n in tree("samebits").body if ast.unparse(n).startswith("__all__"))
+    names = set(ast.literal_eval(homes.value)) - exported
+    assert names == {"Network", "__version__", "explain", "train"}  # classes, text, a room
+
+
 @cache
 def documented_elsewhere() -> set[str]:
     """Names of methods that some class of the project documents: an override inherits it."""

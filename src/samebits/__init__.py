@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from samebits import settled as _settled  # noqa: F401  (it hears of forks from here on)
+
 if TYPE_CHECKING:
     from samebits import train
     from samebits.api import (

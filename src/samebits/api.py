@@ -7,8 +7,7 @@ printing. docs/guide/python.md shows every one at work.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -26,6 +25,8 @@ from samebits.results import (
     MemoryPlan,
     TrainingRun,
 )
+from samebits.settled import settled
+from samebits.settled import threads as cpu_threads
 from samebits.sources import called, load, refuse
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ Array = np.ndarray[Any, Any]
 LAPTOP = "laptop-cpu"
 
 
+@settled
 def quantize(
     source: Any,
     calibration: Any,
@@ -224,6 +226,7 @@ def _found(net: Network) -> str:
     return net.kind
 
 
+@settled
 def convert(
     module: nn.Module,
     *,
@@ -248,6 +251,7 @@ def convert(
     return train.convert(module, exponents, widths, keep_float)
 
 
+@settled
 def fit(
     data: str | Path | Dataset,
     arch: str | nn.Module,
@@ -364,7 +368,7 @@ def fit(
     options = options_given(reading, LabelledReading)
     if given is not None:
         options.apart_from(given.source, "a Dataset", ())
-    with _threads(threads):
+    with cpu_threads(threads):
         try:
             place = run_device(device)
         except InputError:
@@ -440,22 +444,7 @@ def fit(
             return run
 
 
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Set torch's CPU threads, which change the speed of a BFP run and never its bits."""
-    import torch
-
-    before = torch.get_num_threads()
-    if count is not None:
-        if count < 1:
-            raise InputError(f"threads: expected at least 1, found {count}")
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
+@settled
 def evaluate(
     source: Any,
     data: str | Path | Dataset,
@@ -486,7 +475,7 @@ def evaluate(
     from samebits.verification.evaluate import evaluate_model, evaluate_trained
 
     options = options_given(reading, LabelledReading)
-    with _threads(threads):
+    with cpu_threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
             score = evaluate_trained(Path(source), data, arch, device, options, whole)
             return Evaluation(**vars(score))
@@ -500,6 +489,7 @@ def evaluate(
         return Evaluation(**vars(evaluate_model(net.model, data, options, whole)))
 
 
+@settled
 def plan(
     source: str | Path | nn.Module,
     example: Any = None,
@@ -552,7 +542,7 @@ def plan(
         )
     if time_limit is not None and not time_limit > 0:
         raise InputError(f"--time-limit: expected seconds above 0, found {time_limit}")
-    with _threads(threads):
+    with cpu_threads(threads):
         if isinstance(source, str | Path) and Path(source).suffix == ".json":
             refuse(example=example, budget=budget, loss=loss, **arch_options)
             return MemoryPlan(read_plan(Path(source)))
@@ -567,14 +557,16 @@ def plan(
     return MemoryPlan(made.plan, picture, made.executor)
 
 
+@settled
 def measure_device(*, threads: int | None = None) -> MeasuredDevice:
     """This machine as a device for `plan`: rates of arithmetic and of its memories, measured."""
     from samebits.recompute.plan.measure import measure_device as measure
 
-    with _threads(threads):
+    with cpu_threads(threads):
         return MeasuredDevice(measure())
 
 
+@settled
 def report(
     source: Any,
     samples: Any = None,
@@ -616,6 +608,7 @@ def report(
     return net.report(**options | {"seed": seed}, run=run)
 
 
+@settled
 def audit(a: str | Path, b: str | Path) -> Audit:
     """The first layer, or training step, where two traces part; true where they are equal.
 
@@ -636,6 +629,7 @@ def audit(a: str | Path, b: str | Path) -> Audit:
     return Audit(sources, found.parting, found.steps)
 
 
+@settled
 def inspect(
     path: str | Path,
     *,
@@ -657,6 +651,7 @@ def inspect(
     return summarize(Path(path), nodes=nodes, arch=arch, part=excerpt_of(**part))
 
 
+@settled
 def inspect_record(
     path: str | Path, *, arch: str | None = None, **part: Unpack[Part]
 ) -> dict[str, Any]:

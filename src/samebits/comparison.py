@@ -20,6 +20,7 @@ from samebits.data.load import given_data
 from samebits.data.options import DataOptions, LabelledReading
 from samebits.errors import InputError, RangeError
 from samebits.reports.comparison import BASE, ComparedRun, Comparison
+from samebits.settled import settled
 from samebits.spec.formats import Format
 from samebits.train.architectures import build
 from samebits.train.convert import EXPONENTS
@@ -79,6 +80,7 @@ def entries_of(numerics: str | Sequence[str]) -> tuple[Numerics, ...]:
     return entries
 
 
+@settled
 def compare(
     data: str | Path | Dataset,
     arch: str | nn.Module,

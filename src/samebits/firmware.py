@@ -22,6 +22,7 @@ from samebits.model import Model, load_firmware
 from samebits.network import Network
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import Trace
+from samebits.settled import settled
 
 if TYPE_CHECKING:
     from samebits.npu.simulator.simulate import Result
@@ -134,6 +135,7 @@ class ConcordantSoftware(Reported):
         return Report(f"{printable(self.source)} as {self.to}", "", [section(*lines)])
 
 
+@settled
 def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
     """Execute a program of the neural processor instruction by instruction.
 
@@ -165,6 +167,7 @@ def simulate(program: Any, inputs: Any, *, trace: bool = False) -> SimulatorRun:
     return SimulatorRun(model.source, result.outputs, result, record)
 
 
+@settled
 def concord(program: Any, to: str = "torch", out: str | Path | None = None) -> ConcordantSoftware:
     """Firmware as software that computes the same bits: a function of arrays by name.
 

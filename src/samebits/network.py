@@ -24,6 +24,7 @@ from samebits.ir import Graph, Value
 from samebits.model import Model
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
+from samebits.settled import outside, settled
 
 if TYPE_CHECKING:
     from samebits.data import Reading
@@ -64,6 +65,7 @@ class Network(Reported):
             return None
         return self.held.graph, self.held.first[:MEASURED]
 
+    @settled
     def check_fidelity(self, floor: float | None = None) -> None:
         """FidelityError for a verdict below a floor in dB; without one, and for what lies above it,
         FidelityWarning where the integers have lost the network."""
@@ -73,7 +75,7 @@ class Network(Reported):
         if floor is not None and verdict.below(floor):
             raise FidelityError(f"{self.source}: {verdict.refusal(floor)}")
         if text := verdict.warning():
-            warnings.warn(f"{self.source}: {text}", FidelityWarning, stacklevel=3)
+            warnings.warn(f"{self.source}: {text}", FidelityWarning, stacklevel=outside())
 
     @property
     def source(self) -> str:
@@ -113,6 +115,7 @@ class Network(Reported):
         inputs, outputs = (", ".join(map(str, part)) for part in (self.inputs, self.outputs))
         return f"<{self.kind} {self.source}: {inputs} -> {outputs}>"
 
+    @settled
     def run(
         self,
         samples: Any,
@@ -150,6 +153,7 @@ class Network(Reported):
             for value, array in found
         }
 
+    @settled
     def verify(
         self,
         samples: Any = "random:100",
@@ -206,6 +210,7 @@ class Network(Reported):
             sealed,
         )
 
+    @settled
     def rebuild(self, out: str | Path) -> str:
         """Write the package of C that this network was read from once more: from its model.onnx and
         the options that its report.json states come the same bytes again, in `out`. Gives the
@@ -223,6 +228,7 @@ class Network(Reported):
             )
         return rebuild(self.model.package, Path(out).absolute())
 
+    @settled
     def as_steps(self) -> Network:
         """The network as one step of a sequence: recurrent layers and causal attention keep what
         they need in states (docs/spec/graph.md section 1). A step graph itself.
@@ -237,6 +243,7 @@ class Network(Reported):
         steps = simplify(step_graph(simplify(self.model.real)))
         return Network(replace(self.model, graph=steps, deployed=None, package=None))
 
+    @settled
     def generate(
         self,
         prompt: str | bytes | Sequence[int],
@@ -271,6 +278,7 @@ class Network(Reported):
         names = [backends] if isinstance(backends, str) else list(dict.fromkeys(backends))
         return Generation(self.source, tuple(given), seed, generate(model, request, names))
 
+    @settled
     def trace(
         self,
         samples: Any = "random:1",
@@ -292,6 +300,7 @@ class Network(Reported):
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
+    @settled
     def profile(
         self,
         board: str = "cortex-m3",
@@ -323,6 +332,7 @@ class Network(Reported):
         layers, total = layer_costs(graph, place, first)
         return Profile(self.source, board, tuple(layers), total)
 
+    @settled
     def compile(
         self,
         out: str | Path,
@@ -394,6 +404,7 @@ class Network(Reported):
             bool(sizes),
         )
 
+    @settled
     def finetune(
         self,
         data: Any,
@@ -450,6 +461,7 @@ class Network(Reported):
         net.check_fidelity()
         return net
 
+    @settled
     def save(self, path: str | Path) -> Path:
         """Write the network: .onnx (QDQ form where it is quantized) or, of firmware, .nnp.
 
@@ -469,6 +481,7 @@ class Network(Reported):
             save_qdq(self.model.real, path, facts=self.model.facts)
         return path
 
+    @settled
     def report(
         self,
         samples: Any = None,

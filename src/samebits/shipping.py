@@ -27,6 +27,7 @@ from samebits.quantization import QuantizationReport
 from samebits.reports.quantization import fidelity_section, quantization_sections
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Verification
+from samebits.settled import settled
 from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.compare import Verdict, compare
 from samebits.verification.inputs import drawn
@@ -127,6 +128,7 @@ def _titled(title: str, result: Reported) -> list[Section]:
     return [replace(first, title=title), *others]
 
 
+@settled
 def ship(
     source: Any,
     calibration: Any = None,

@@ -13,6 +13,7 @@ from samebits.ir.cut import cut
 from samebits.model import Model
 from samebits.model import load as load_model
 from samebits.network import Network
+from samebits.settled import settled
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +24,7 @@ SOURCES = (
 )
 
 
+@settled
 def load(
     source: Any,
     *,

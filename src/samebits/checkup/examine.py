@@ -9,10 +9,12 @@ from typing import TypeVar
 from samebits import progress
 from samebits.checkup import machine
 from samebits.checkup.result import Checkup, NativeKernels, SelfTest, told
+from samebits.settled import settled
 
 T = TypeVar("T")
 
 
+@settled
 def doctor() -> Checkup:
     """Versions, compiler, kernels, a self-test of known bits, backends, and what is missing.
 

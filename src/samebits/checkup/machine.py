@@ -131,7 +131,10 @@ def kernels(works: bool) -> NativeKernels:
     wrong = selftest.failures(native, "cpu")
     if wrong:
         return NativeKernels(why=f"they differ from plain integers in {', '.join(wrong)}")
-    return NativeKernels(library=str(build.where()))
+    try:
+        return NativeKernels(library=str(build.where()))
+    except build.BuildError as error:
+        return NativeKernels(library=f"compiled for this process alone ({error})")
 
 
 def programs() -> tuple[FoundProgram, ...]:

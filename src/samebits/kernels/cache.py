@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -27,14 +28,21 @@ def library(name: str, build: Callable[[], bytes]) -> ctypes.CDLL:
     """The library `name` of the user's cache; `build` gives its bytes where none is kept.
 
     A library is code: it must be a file of the user's own that only the user may write to, with the
-    bytes that its name promises. Any other is removed with a warning and built anew. Raises
-    OSError and SamebitsError where the folder or the library cannot be used.
+    bytes that its name promises. Any other is removed with a warning and built anew. Where the
+    folder cannot be used or written, a warning says so, and the library is built for this process
+    alone. Raises OSError and SamebitsError where the library cannot be used.
     """
-    folder = _private_folder()
-    data = _kept(folder, name)
+    try:
+        folder = _private_folder()
+        data = _kept(folder, name)
+    except (OSError, SamebitsError) as error:
+        return _unkept(name, build(), error)
     if data is None:
         data = build()
-        write_atomically(_path(folder, name, data), data, mode=0o600)
+        try:
+            write_atomically(_path(folder, name, data), data, mode=0o600)
+        except (OSError, SamebitsError) as error:
+            return _unkept(name, data, error)
     return _loaded(_path(folder, name, data), data)
 
 
@@ -43,6 +51,22 @@ def kept_file(name: str) -> Path | None:
     folder = _private_folder()
     data = _kept(folder, name)
     return None if data is None else _path(folder, name, data)
+
+
+def _unkept(name: str, data: bytes, error: OSError | SamebitsError) -> ctypes.CDLL:
+    """A library of these bytes for this process alone, since the cache cannot be used: `error`."""
+    reason = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = f"{error.filename}: {error.strerror}"
+    warnings.warn(
+        f"compiled kernels cannot be kept, so every process compiles its own ({reason}); name a "
+        "folder of yours that can be written to by $XDG_CACHE_HOME",
+        stacklevel=7,
+    )
+    with tempfile.TemporaryDirectory(prefix="samebits-kernels-") as folder:  # of mode 0700
+        path = Path(folder, f"{name}.so")
+        path.write_bytes(data)
+        return _loaded(path, data)  # the loader needs the file no longer
 
 
 def _path(folder: Path, name: str, data: bytes) -> Path:

@@ -29,6 +29,7 @@ from torch.export import ExportedProgram
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph
 from samebits.pytorch.importer import import_program
+from samebits.settled import tracing
 
 LARGEST = 1 << 32  # bytes of all members together
 LARGEST_JSON = 1 << 28
@@ -236,7 +237,7 @@ def _loaded(path: Path, members: Members) -> ExportedProgram:
         for name, data in {**members, EXAMPLES: examples.getvalue()}.items():
             archive.writestr(f"program/{name}", data)
     stream.seek(0)
-    with _tensors_only(), warnings.catch_warnings():
+    with tracing(), _tensors_only(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             program: ExportedProgram = torch.export.load(stream)

@@ -20,6 +20,7 @@ from samebits.ir.graph import Graph, GraphBuilder
 from samebits.pytorch.aten import RULES
 from samebits.pytorch.aten.quantized import ADVICE
 from samebits.pytorch.call import AtenCall, dtype_name, module_path, operator_name
+from samebits.settled import tracing
 
 CHECKS = ("_assert", "sym_constrain_range")  # calls of torch's own checks start with these
 
@@ -38,7 +39,7 @@ def import_module(module: nn.Module, example_inputs: tuple[torch.Tensor, ...]) -
     ):
         found = type(example_inputs).__name__
         raise InputError(f"{name}: expected a tuple of tensors as example inputs, found {found}")
-    with _eval_mode(module), torch.no_grad(), warnings.catch_warnings():
+    with tracing(), _eval_mode(module), torch.no_grad(), warnings.catch_warnings():
         # torch's own deprecations: nothing that a user of this function could change.
         warnings.simplefilter("ignore")
         program = _exported(module, example_inputs, name)
@@ -53,7 +54,7 @@ def import_program(program: ExportedProgram, name: str, trusted: bool) -> Graph:
 
     Raises UnsupportedError as `import_module`, and for dimensions left open.
     """
-    with torch.no_grad(), warnings.catch_warnings():
+    with tracing(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return _Import(_decomposed(program, name), name, trusted).run()
 

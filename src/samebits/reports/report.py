@@ -9,6 +9,7 @@ from typing import Any
 
 from samebits.files import write_atomically
 from samebits.reports.html import NUMBER, PageBlock, Paragraph, Section, Table, render_page
+from samebits.settled import settled
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Report:
         return "\n\n".join(part for part in parts if part)
 
     @property
+    @settled
     def html(self) -> str:
         """The page as text."""
         sections = self.sections if self.page is None else self.page()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from samebits.errors import UnsupportedError
+from samebits.settled import is_traced
 
 WORDS = (
     "BFP networks run eagerly, in kernels of their own: expected a call of the converted model "
@@ -15,7 +16,7 @@ _COMPILED = WORDS.format("torch.compile or torch.export")
 
 def require_eager() -> None:
     """Raises UnsupportedError where torch compiles or traces what calls this."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         _refuse_compiled()
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         raise UnsupportedError(WORDS.format("torch.jit.trace"))

@@ -23,7 +23,7 @@ from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
-from samebits.numerics.environment import check_thread
+from samebits.settled import check_thread
 from samebits.spec import formats
 from samebits.spec.training.moments import CODE_MAX, FRACTION, LEADING, TOP_FIELD
 from samebits.spec.training.optimizer import UPDATE_BITS

@@ -7,6 +7,7 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 from samebits.errors import SamebitsError, UnsupportedError
 from samebits.recompute.network import guards
 from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
+from samebits.settled import tracing
 from samebits.train.layers import Layer
 from samebits.train.tensor import BFPTensor
 
@@ -25,12 +27,16 @@ def _context() -> tuple[bool, bool]:
 
 
 class _Tracer(fx.Tracer):
-    """`ended`: modules without children, by the last node of the graph when they gave a result."""
+    """`ended`: modules without children, by the last node of the graph when they gave a result.
+
+    fx puts it between all modules of the process and their calls: those of other threads go by.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.ended: dict[fx.Node, list[tuple[str, fx.Node]]] = {}
         self.context = _context()
+        self.thread = threading.get_ident()
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
@@ -42,6 +48,8 @@ class _Tracer(fx.Tracer):
         return node
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
         result = super().call_module(m, forward, args, kwargs)
         if isinstance(result, fx.Proxy) and not any(m.children()):
             last = next(iter(reversed(self.graph.nodes)))
@@ -74,7 +82,8 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
     tracer, before = _Tracer(), _state(model)
     facts, attributes = guards.facts(model), [(m, dict(vars(m))) for m in model.modules()]
     try:
-        graph = tracer.trace(model)
+        with tracing():
+            graph = tracer.trace(model)
     except SamebitsError:
         raise
     except Exception as error:  # the model's own code, run on stand-ins for tensors

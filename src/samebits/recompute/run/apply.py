@@ -34,13 +34,13 @@ from torch import Tensor
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
-from samebits.numerics.environment import check_thread
 from samebits.recompute.network import guards
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.plan.schedule import Action
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.passes import ANCHOR, Gradients, Pass
+from samebits.settled import check_thread
 from samebits.train.run.trace import taken_over
 
 Clock = Callable[[Action, float], None]  # told what ran, and for how many seconds

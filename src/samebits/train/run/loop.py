@@ -27,7 +27,7 @@ from samebits.data.tally import Metrics
 from samebits.errors import CheckpointError, FidelityWarning, InputError, RangeError
 from samebits.ir.fidelity import Fidelity
 from samebits.numerics import philox
-from samebits.numerics.environment import check_threads
+from samebits.settled import check_threads
 from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import Exponents
 from samebits.train.layers import load_state
@@ -73,6 +73,7 @@ from samebits.train.run.record import (
     run_folder,
     write_json,
 )
+from samebits.train.run.structure import KEY, check_network, network_sha256
 from samebits.train.run.tasks import check_architecture
 from samebits.train.run.trace import TraceFile
 from samebits.train.widths import Widths
@@ -269,6 +270,7 @@ class _Run:
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.engine = make_engine(config, model, workers, device, data.task)
+        network = network_sha256(config, self.engine, data.input_shape, data.rows)
         if init is not None:
             load_state(self.engine.model, init, "init")
         self.average = RunAverage(self.engine.model, config.ema)
@@ -278,6 +280,7 @@ class _Run:
             "classes": data.classes,
             "data_sha256": data.sha256(),
             "rate": data.rate,
+            KEY: network,
             "init_sha256": None if init is None else parameter_sha256(init),
             **data.record(),
         }
@@ -329,6 +332,7 @@ class _Run:
         path = checkpoint_path(self.out, checkpoint.step)
         check_same_tensors(path, self.engine.model.state_dict(), checkpoint.model)
         self._check_identity(path, checkpoint)
+        check_network(path, self.config, checkpoint.config.get(KEY), self.identity[KEY])
         self.average.restore(checkpoint.model, checkpoint.average, path)
         self.engine.optimizer.load_state_dict(checkpoint.optimizer)
         loss_sum, train_loss = (checkpoint.progress.get(k) for k in ("loss_sum", "train_loss"))

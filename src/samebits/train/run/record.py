@@ -30,7 +30,9 @@ ONE_OUTPUT = (  # what a true `one_output` of a line of metrics means
     "steps that were too large; lower the learning rate (--lr), add a warm-up (--warmup), or clip "
     "gradients (--clip-norm 1)"
 )
-UNCOMPARED = ("format", "data", "pillow")  # where data lies, what resized it: its hash is compared
+# Where data lies, and what resized it: its hash is compared. Code, which may change where a run is
+# overwritten, but not where one is resumed (`structure`).
+UNCOMPARED = ("format", "data", "pillow", "network_sha256")
 LARGEST_FILE = 1 << 26  # bytes of a JSON file that is read
 # What `write_atomically` leaves behind when it is killed.
 _TEMPORARY = re.compile(

@@ -33,6 +33,7 @@ from samebits.train.run.device import CPU
 from samebits.train.run.engine import Engine
 from samebits.train.run.loop import make_engine
 from samebits.train.run.record import CONFIG, RESULT, first_difference, read_json
+from samebits.train.run.structure import KEY, check_network, network_sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,6 +210,9 @@ def _restored(
     initialise(model, config.seed)
     engine = make_engine(config, model, device=device, task=_task(path, checkpoint))
     check_same_tensors(path, engine.model.state_dict(), checkpoint.model)
+    rows = checkpoint.config.get("rows") is True
+    found = network_sha256(config, engine, input_shape, rows)
+    check_network(path, config, checkpoint.config.get(KEY), found)
     load_state(engine.model, checkpoint.model, path)
     return engine, input_shape, classes
 
