@@ -71,6 +71,7 @@ _SHAPES = ("size", "dim", "numel", "nelement", "ndimension", "element_size")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "is_cuda")
 
 
+@tracing()
 def trace(model: nn.Module, example: Tensor) -> Tape:
     """The tape of `model` for inputs like `example`, in the model's present mode.
 
@@ -82,8 +83,7 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
     tracer, before = _Tracer(), _state(model)
     facts, attributes = guards.facts(model), [(m, dict(vars(m))) for m in model.modules()]
     try:
-        with tracing():
-            graph = tracer.trace(model)
+        graph = tracer.trace(model)
     except SamebitsError:
         raise
     except Exception as error:  # the model's own code, run on stand-ins for tensors
