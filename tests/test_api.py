@@ -32,7 +32,8 @@ X = RNG.random((12, 1, 6, 6)).astype(np.float32)
 SEQUENCES = RNG.normal(size=(6, 5, 4)).astype(np.float32)
 FUNCTIONS = [
     *("audit", "compare", "concord", "convert", "doctor", "evaluate", "explain", "fit"),
-    *("inspect", "load", "measure_device", "plan", "quantize", "report", "ship", "simulate"),
+    *("inspect", "load", "measure_device", "memory_limit", "plan", "quantize", "report", "ship"),
+    "simulate",
 ]
 
 

@@ -242,3 +242,48 @@ def test_pages_fit_a_hundred_columns(page):
         if len(line) > 100 and not code and "](" not in line and not line.startswith(("|", "    ")):
             wide.append(number)
     assert wide == []
+
+
+# Calls that open a path. What a user gives is opened by `samebits.entrance` alone.
+OPENING = re.compile(
+    r"(.*\.)?open|.*\.(read_text|read_bytes|ZipFile|ParquetFile|open_stream|open_file|memory_map|"
+    r"OSFile)|np\.(load|loadtxt|genfromtxt|fromfile|memmap)|(torch|torch\.jit|torch\.export)\.load|"
+    r"load_file|safe_open|parquet\.read_\w+|pandas\.read_\w+"
+)
+# Arguments that are open already, or bytes in memory.
+OPEN_ALREADY = re.compile(r"io\.BytesIO\(.*\)|file|stream|stored|descriptor|data")
+# Modules, or functions of them, that open files themselves, and why.
+OPENERS = {
+    "samebits.entrance": "the entrance",
+    "samebits.files": "writes files of its own names, and waits for folders",
+    "samebits.ledger": "asks the system how much memory there is",
+    "samebits.csrc": "the C of this package",
+    "samebits.explanations": "a page of this package",
+    "samebits.codegen.packaging.projects": "templates of this package",
+    "samebits.codegen.run.execute": "what a program wrote into a folder made for it",
+    "samebits.codegen.run.footprint": "what a compiler wrote into a folder made for it",
+    "samebits.codegen.run.toolchain": "what the system says of its processor",
+    "samebits.kernels.build": "what the system says, and what a compiler wrote",
+    "samebits.npu.concord.runtime_tensorflow": "generated code, a user's own",
+    "samebits.npu.concord.runtime_torch": "generated code, a user's own",
+    "samebits.npu.concord.source": "templates of this package",
+    "samebits.recompute.plan.cost": "devices of this package; others by the entrance",
+    "samebits.shipping": "a package that it has made itself",
+}
+
+
+def opens(name: str) -> list[str]:
+    """The calls of a module that open a path themselves."""
+    found = []
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Call) and OPENING.fullmatch(ast.unparse(node.func)):
+            first = ast.unparse(node.args[0]) if node.args else ""
+            if not OPEN_ALREADY.fullmatch(first):
+                found.append(f"{modules()[name]}:{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_what_a_user_gives_comes_in_by_one_entrance():
+    """A pipe would wait, a link lead elsewhere, a device never end."""
+    assert [call for name in modules() if name not in OPENERS for call in opens(name)] == []
+    assert [name for name in OPENERS if name not in modules() or not opens(name)] == []

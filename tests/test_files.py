@@ -166,7 +166,7 @@ def test_files_that_are_no_archives(tmp_path):
     unreadable(tmp_path / "x.npy")
     with pytest.raises(OSError, match=r"none\.npz"):
         read_archive(tmp_path / "none.npz")
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(InputError, match="expected a file, found a folder"):
         read_archive(tmp_path)
 
 

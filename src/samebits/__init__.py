@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from samebits.comparison import compare
     from samebits.explanations import explain
     from samebits.firmware import concord, simulate
+    from samebits.ledger import memory_limit
     from samebits.network import Network
     from samebits.shipping import ship
 
@@ -46,6 +47,7 @@ _HOMES = {
     "concord": "samebits.firmware",
     "doctor": "samebits.checkup",
     "explain": "samebits.explanations",
+    "memory_limit": "samebits.ledger",
     "ship": "samebits.shipping",
     "simulate": "samebits.firmware",
     **dict.fromkeys(
@@ -71,6 +73,7 @@ __all__ = [
     "inspect",
     "load",
     "measure_device",
+    "memory_limit",
     "plan",
     "quantize",
     "report",

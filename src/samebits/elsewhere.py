@@ -6,6 +6,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from samebits.entrance import opened
 from samebits.errors import InputError
 
 
@@ -142,7 +143,7 @@ def check_script(made: object, name: str) -> None:
 def _is_script(path: Path) -> bool:
     """Whether a file is an archive with code, as torch.jit.save writes it."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as file, zipfile.ZipFile(file) as archive:
             return any(name.partition("/")[2].startswith("code/") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False

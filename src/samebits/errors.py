@@ -9,7 +9,12 @@ from collections.abc import Sequence
 LISTED = 50  # lines of one message
 
 # Options of the command line whose arguments in Python have other names.
-_ARGUMENTS = {"inputs": "samples", "shape": "shapes", "input": "input_shape"}
+_ARGUMENTS = {
+    "inputs": "samples=",
+    "shape": "shapes=",
+    "input": "input_shape=",
+    "memory-limit": "samebits.memory_limit(...)",
+}
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # a command, or what another program said
 _COMMAND = re.compile(r"\b(samebits|torchrun) [a-zA-Z-]")
@@ -33,7 +38,7 @@ class SamebitsError(Exception):
         message = _QUOTED.sub("", str(self))
         options = [] if _COMMAND.search(message) else dict.fromkeys(_OPTION.findall(message))
         named = [
-            f"--{option} is {_ARGUMENTS.get(option, option.replace('-', '_'))}="
+            f"--{option} is {_ARGUMENTS.get(option, option.replace('-', '_') + '=')}"
             for option in options
         ]
         if named:

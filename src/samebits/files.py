@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
+from samebits import ledger
+from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError
 
 if TYPE_CHECKING:
@@ -202,12 +204,13 @@ def read_archive(
     there is no such file.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             _check_size(path, sum(member.file_size for member in members))
+            check_packing(path, members)
             named = {member.filename.removesuffix(".npy"): member for member in members}
             return {name: _member(path, archive, named[name]) for name in choose(list(named))}
-    except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
+    except (InputError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged archive may raise anything
         raise InputError(
@@ -221,14 +224,26 @@ def read_array(path: Path) -> Array:
     try:
         size = path.stat().st_size
         _check_size(path, size)
-        return _array(str(path), lambda: path.open("rb"), size)
-    except (InputError, FileNotFoundError, IsADirectoryError, PermissionError):
+        ledger.keep(size, str(path))
+        return _array(str(path), lambda: opened(path), size)
+    except (InputError, FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file may raise anything
         raise InputError(
             f"{path}: not a readable .npy file ({type(error).__name__}: {error}); save one with "
             "numpy.save"
         ) from error
+
+
+def check_packing(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise InputError for members that are packed in ways of which `zipfile` unpacks the whole,
+    whatever their size is said to be: bzip2 and LZMA."""
+    for member in members:
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{path}: {member.filename!r}: expected a member that is stored or deflated, found "
+                f"compression {member.compress_type}; save it with numpy.savez_compressed"
+            )
 
 
 def _check_size(path: Path, size: int) -> None:
@@ -242,6 +257,7 @@ def _check_size(path: Path, size: int) -> None:
 def _member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     """One array of an archive."""
     where = f"{path}: array {member.filename.removesuffix('.npy')}"
+    ledger.keep(member.file_size, where)
     return _array(where, lambda: archive.open(member), member.file_size)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from samebits import progress
+from samebits import ledger, progress
 from samebits.codegen.packaging.seal import check_file
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
@@ -170,6 +170,7 @@ def kind_of(path: Path) -> Kind | None:
     return "training" if path.is_dir() or path.suffix == CHECKPOINT else None
 
 
+@ledger.load()
 def load(
     path: Path,
     arch: str | nn.Module | None = None,
@@ -199,17 +200,17 @@ def load(
         from samebits.onnx import facts
         from samebits.onnx import load as read_graph
 
-        compiled = path.is_dir()
-        if compiled:
+        within = path if path.is_dir() else None
+        if within:
             check_file(path, ONNX_FILE)
-        file = path / ONNX_FILE if compiled else path
-        graph, known = read_graph(file, part=part), facts(file)
+        file = path / ONNX_FILE if within else path
+        graph, known = read_graph(file, part=part, within=within), facts(file, within)
         return Model(
             str(path),
             graph,
             rate=known.rate,
             fidelity=restored(known.fidelity),
-            package=path if compiled and part == WHOLE else None,
+            package=within if part == WHOLE else None,
         )
     if kind == "exported":
         return Model(str(path), cut(_read_exported(path), part))
@@ -240,6 +241,7 @@ def load_firmware(path: Path) -> Model:
 
     Raises InputError. Whether the program is legal is checked when it runs.
     """
+    within = None
     if path.is_dir():
         found = sorted(path.glob("*" + SUFFIX))
         if len(found) != 1:
@@ -248,8 +250,8 @@ def load_firmware(path: Path) -> Model:
                 f"{path}: expected one {SUFFIX} program in the folder, found {names}; name the "
                 "program"
             )
-        path = found[0]
-    return Model(str(path), firmware=read_program(path))
+        path, within = found[0], path
+    return Model(str(path), firmware=read_program(path, within))
 
 
 def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:

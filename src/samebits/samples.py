@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits import data, progress
+from samebits import data, ledger, progress
 from samebits.data.archive import WHOLE_KEYS
 from samebits.data.earlier import Earlier
 from samebits.data.load import given_data
@@ -31,6 +31,7 @@ KINDS = (
 )
 
 
+@ledger.load()
 def gather(
     given: Any,
     graph: Graph,
@@ -142,6 +143,7 @@ def kept(given: Any) -> Any:
     return list(given) if isinstance(given, Iterator) else given
 
 
+@ledger.load()
 def in_memory(given: Any, options: DataOptions = PLAIN) -> Any:
     """The samples of a file or folder before there is a graph for them: arrays by name, or one
     alone, read as `gather` reads them; others as they are."""

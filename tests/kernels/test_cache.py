@@ -132,8 +132,8 @@ def of_another_user(path: Path) -> None:
         (lambda path: path.chmod(0o620), f" of your own, found one that {WRITABLE}"),
         (lambda path: path.chmod(0o602), f" of your own, found one that {WRITABLE}"),
         (of_another_user, " of your own, found one that belongs to user 12345; move it away"),
-        (as_link, f" that can be read, found: {os.strerror(errno.ELOOP)}"),
-        (as_pipe, ", found something else"),
+        (as_link, ", found a link"),
+        (as_pipe, ", found a pipe"),
     ],
     ids=["group", "others", "owner", "link", "pipe"],
 )

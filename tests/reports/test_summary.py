@@ -441,7 +441,7 @@ def test_places_that_are_none_of_these(tmp_path):
     with pytest.raises(InputError, match="found no checkpoint"):
         summarize(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="states no format of samebits"):
+    with pytest.raises(InputError, match="expected a file, found a pipe"):
         summarize(tmp_path / "pipe")
 
 

@@ -264,13 +264,14 @@ def test_codes_of_other_runs(tmp_path, record):
 def test_files_too_large_are_not_read(tmp_path, monkeypatch, record):
     path = written(tmp_path / "t.json", record)
     monkeypatch.setattr("samebits.verification.trace.LARGEST_FILE", 100)
-    refused(path, f"expected a trace of at most 100 bytes, found {path.stat().st_size}")
+    refused(path, f"expected at most 100 bytes, found {path.stat().st_size}")
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(OSError, match=re.escape(str(path))):
-            read_trace(path)
+    with pytest.raises(OSError, match=re.escape(str(tmp_path / "none.json"))):
+        read_trace(tmp_path / "none.json")
+    with pytest.raises(InputError, match="expected a file, found a folder"):
+        read_trace(tmp_path)
 
 
 DAMAGED = {

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import SEEDS, Arch, AsJson, Quiet, real, whole
+from samebits.cli.options import SEEDS, Arch, AsJson, Quiet, reads, real, whole
 from samebits.cli.output import show, working
 
 
+@reads({})
 def generate_command(
     model: Annotated[
         str,

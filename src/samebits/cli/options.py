@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from samebits.errors import InputError
+from samebits.ledger import memory_limit
 
 SIZE_DIGITS = 9  # of one size of a shape: more cannot be meant
 SEEDS = 2**32 - 1
@@ -253,6 +254,14 @@ Prepared = Annotated[
         "take them as they are.",
     ),
 ]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        help="Memory for what is read, such as 8GiB [default: 4GiB or half of what is free; at "
+        "most 512 times the bytes of the files, or 512MiB].",
+    ),
+]
 FILE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
     "target": (Target, None),
     "resize": (Resize, None),
@@ -267,7 +276,9 @@ Command = Callable[..., None]
 
 
 def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command]:
-    """A command whose keywords `**` stand for these options, of reading, before its `quiet`."""
+    """A command that reads files: its keywords `**` stand for these options, before its `quiet`;
+    and all that it reads is within --memory-limit."""
+    options = {**options, "memory_limit": (MemoryLimit, None)}
 
     def made(command: Command) -> Command:
         """The command with a signature that has them, which is what typer reads."""
@@ -284,7 +295,8 @@ def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command
         @functools.wraps(command)
         def called(**given: Any) -> None:
             parsed = {name: PARSERS[name](given[name]) for name in PARSERS.keys() & given.keys()}
-            command(**given | parsed)
+            with memory_limit(given.pop("memory_limit")):
+                command(**given | parsed)
 
         called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Page, Quiet, Shards, Threads, real, sizes_of, whole
+from samebits.cli.options import AsJson, Page, Quiet, Shards, Threads, reads, real, sizes_of, whole
 from samebits.cli.output import show, working
 
 
+@reads({})
 def plan_command(
     arch: Annotated[
         str,

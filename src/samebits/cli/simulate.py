@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Quiet
+from samebits.cli.options import AsJson, Quiet, reads
 from samebits.cli.output import show, working
 
 
+@reads({})
 def simulate_command(
     program: Annotated[
         Path,

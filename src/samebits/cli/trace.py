@@ -51,6 +51,7 @@ def trace_command(
     print(f"written: {out}: {result.report().summary}")
 
 
+@reads({})
 def audit_command(
     a: Annotated[Path, typer.Argument(metavar="A", help="A trace.")],
     b: Annotated[

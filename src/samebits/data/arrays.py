@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from samebits import ledger
 from samebits.data.dataset import Dataset, places_of, shape_text, test_places
 from samebits.data.labels import encode, task_of
 from samebits.data.options import PLAIN, DataOptions
@@ -17,6 +18,7 @@ from samebits.errors import InputError
 Array = np.ndarray[Any, Any]
 MOST_FEATURES = 1 << 14
 TAKES = ("task", "mean", "std")
+ROWS = 32  # bytes of memory for a number in a row: in float64 twice, and its code
 
 
 def from_arrays(
@@ -39,6 +41,8 @@ def from_arrays(
     Raises InputError naming the array, what was expected and what was found.
     """
     options.apart_from(source, "arrays", TAKES)
+    for x, y in zip(samples, labels, strict=True):
+        ledger.keep((ROWS * x.size if x.ndim == 2 else 2 * x.nbytes) + 16 * y.size, source)
     keys = names or [("samples", "labels")] * len(samples)
     where = [(f"{source}: array {x}", f"{source}: array {y}") for x, y in keys]
     for x, y, (kept, name) in zip(samples, labels, where, strict=True):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from samebits.errors import InputError
 
 
 @contextmanager
-def decoding(path: Path, kind: str, advice: str) -> Iterator[None]:
+def decoding(path: Path | str, kind: str, advice: str) -> Iterator[None]:
     """Turn whatever a decoder raises on a damaged or hostile file into an InputError.
 
     kind: what was expected ("a WAV file"); advice: what to do about it. InputErrors pass.
@@ -28,6 +29,8 @@ def decoding(path: Path, kind: str, advice: str) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """The results of `work`, in order, so that the first bad file is the one reported."""
+    """The results of `work`, in order, so that the first bad file is the one reported. The threads
+    know what the caller's context holds, such as the ledger of a load."""
+    context = copy_context()
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(work, items))
+        return list(pool.map(lambda item: context.copy().run(work, item), items))

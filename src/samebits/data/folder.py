@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from samebits import progress
+from samebits import ledger, progress
 from samebits.data.dataset import PEAK, Dataset, check_channels, pixel_values, value_table
 from samebits.data.decode import in_threads
 from samebits.data.options import PLAIN, DataOptions
@@ -58,10 +58,10 @@ def load_folder(
     paths = [path for path, _ in train + test]
     if _is_audio(paths[0]):
         train_images, test_images, rate = load_recordings(
-            paths[: len(train)], paths[len(train) :], steps, options.resample
+            paths[: len(train)], paths[len(train) :], steps, options.resample, root
         )
     else:
-        (train_images, test_images), rate = _decode_all(paths, len(train), options), None
+        (train_images, test_images), rate = _decode_all(paths, len(train), options, root), None
     return Dataset(
         train_images,
         torch.tensor([label for _, label in train], dtype=torch.int64),
@@ -104,9 +104,9 @@ def load_flat(
     paths = _files(root)
     _check_one_kind(paths)
     if _is_audio(paths[0]):
-        codes, _, rate = load_recordings(paths, (), steps, options.resample)
+        codes, _, rate = load_recordings(paths, (), steps, options.resample, root)
         return codes.float() * 2.0**-15, rate
-    images, _ = _decode_all(paths, len(paths), options)
+    images, _ = _decode_all(paths, len(paths), options, root)
     check_channels(str(root), images.shape[1], options)
     return pixel_values(images, value_table(PEAK, options.mean, options.std)), None
 
@@ -225,16 +225,20 @@ def _check_one_kind(paths: Sequence[Path]) -> None:
 
 
 def _decode_all(
-    paths: Sequence[Path], train: int, options: DataOptions
+    paths: Sequence[Path], train: int, options: DataOptions, root: Path
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """uint8 [N, C, H, W] of paths[:train] and of the rest; each file is checked before decoding."""
-    first = read_picture(paths[0], None, options)
+    """uint8 [N, C, H, W] of paths[:train] and of the rest, all below `root`; each file is checked
+    before decoding."""
+    first = read_picture(paths[0], None, options, root)
     reference = (paths[0], first.shape)
+    for path in paths:
+        ledger.opens(path.stat())  # before any is decoded: whether they fit is one question
+    ledger.keep(len(paths) * first.nbytes, str(root))
     parts = [np.empty((n, *first.shape), np.uint8) for n in (train, len(paths) - train)]
 
     def place(index: int) -> None:
         part, offset = (parts[0], 0) if index < train else (parts[1], train)
-        part[index - offset] = read_picture(paths[index], reference, options)
+        part[index - offset] = read_picture(paths[index], reference, options, root)
 
     in_threads(place, range(len(paths)))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from samebits import progress
+from samebits import ledger, progress
 from samebits.callables import FORM, is_callable_name
 from samebits.data import arrays, folder, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
@@ -42,6 +42,7 @@ class _Kind:
     features: Callable[[DataOptions, Earlier], torch.Tensor] | None = None  # of a table, unlabelled
 
 
+@ledger.load()
 def load(
     source: str,
     *,
@@ -114,6 +115,7 @@ def source_name(given: object) -> str:
     )
 
 
+@ledger.load()
 def load_samples(
     source: str,
     *,

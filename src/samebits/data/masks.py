@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from samebits import ledger
 from samebits.data.dataset import Dataset, places_of
 from samebits.data.decode import in_threads
 from samebits.data.folder import TAKES as IMAGE_TAKES
@@ -18,6 +20,7 @@ from samebits.errors import InputError
 
 TAKES = ("task", *IMAGE_TAKES)
 TASK = "segmentation"
+COPIES = 3  # of images and masks, while they become one array
 
 
 def holds_masks(root: Path) -> bool:
@@ -56,14 +59,19 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
             f"{root}: expected training and test images, found no {missing} image; add some, or "
             f"give the split as {root}/train and {root}/test, each with images/ and masks/"
         )
-    first = read_picture(train[0][0], None, options)
+    both = [*train, *test]
+    first = read_picture(train[0][0], None, options, root)
+    for path in chain.from_iterable(both):
+        ledger.opens(path.stat())
+    pixels = first.nbytes + first[0].nbytes  # of an image and its mask
+    ledger.keep(COPIES * pixels * len(both), str(root))
 
     def read(pair: tuple[Path, Path]) -> tuple[Pixels, Pixels]:
-        image = read_picture(pair[0], (train[0][0], first.shape), options)
-        mask = read_mask(pair[1], options)
+        image = read_picture(pair[0], (train[0][0], first.shape), options, root)
+        mask = read_mask(pair[1], options, root)
         sizes = image.shape[:0:-1], mask.shape[::-1]
         if options.resize is not None:  # of other proportions they would be cut differently
-            sizes = stored_size(pair[0]), stored_size(pair[1])
+            sizes = stored_size(pair[0], root), stored_size(pair[1], root)
         if sizes[0] != sizes[1]:
             wanted, found = (f"{width}x{height}" for width, height in sizes)
             raise InputError(
@@ -71,7 +79,7 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
             )
         return image, mask
 
-    found = in_threads(read, [*train, *test])
+    found = in_threads(read, both)
     parts = found[: len(train)], found[len(train) :]
     images = [torch.from_numpy(np.stack([image for image, _ in part])) for part in parts]
     masks = [np.stack([mask for _, mask in part]) for part in parts]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from samebits import ledger
 from samebits.data.decode import decoding
 from samebits.data.options import PLAIN, DataOptions
+from samebits.entrance import opened
 from samebits.errors import InputError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
+KIND = "a JPEG, PNG or WebP image"
+# Bytes of memory for a pixel at the most: the decoder's, Pillow's own four, those of other colours,
+# and the array's, twice. Measured with Pillow 12.
+BYTES, MOST_BYTES = {"JPEG": 16, "PNG": 14}, 22
 CHANNELS = {"L": 1, "RGB": 3}
 GREY_MODES = ("1", "L", "LA")
 WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
@@ -25,20 +33,42 @@ Reference = tuple[Path | str, tuple[int, ...]]  # an image that others are to be
 
 
 def read_picture(
-    path: Path, reference: Reference | None = None, options: DataOptions = PLAIN
+    path: Path,
+    reference: Reference | None = None,
+    options: DataOptions = PLAIN,
+    within: Path | None = None,
 ) -> Pixels:
     """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs.
 
     Colours become those of `options`, by Pillow's integer formula; a size is reached by `middle`
-    and Pillow's bilinear filter, which sums in integers. From memory: of a file, Pillow would ask
-    for as many bytes as a damaged chunk claims to have.
+    and Pillow's bilinear filter, which sums in integers. within: the folder that a user named,
+    where the file is one inside it.
+    """
+    with opened(path, within=within) as file, decoded(file.read(), str(path)) as image:
+        return pixels_of(image, str(path), reference, options)
+
+
+@contextmanager
+def decoded(
+    data: bytes, where: str, formats: tuple[str, ...] = FORMATS, kind: str = KIND
+) -> Iterator[Image.Image]:
+    """The image that bytes hold, of these formats alone: among the others that Pillow knows is one
+    that starts another program. where: what messages call it; kind: what is expected.
+
+    Raises InputError for other bytes and where its pixels need too much memory. From memory: of a
+    file, Pillow would ask for as many bytes as a damaged chunk claims to have.
     """
     with (
-        decoding(path, "a JPEG, PNG or WebP image", "replace or remove it"),
-        Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as image,
+        decoding(where, kind, "replace or remove it"),
+        Image.open(io.BytesIO(data), formats=formats) as image,
     ):
-        _check_pixels(path, image)
-        return pixels_of(image, str(path), reference, options)
+        width, height = image.size
+        ceiling = Image.MAX_IMAGE_PIXELS
+        if ceiling is not None and width * height > ceiling:
+            raise InputError(f"{where}: expected at most {ceiling} pixels, found {width}x{height}")
+        needed = BYTES.get(image.format or "", MOST_BYTES) * width * height
+        with ledger.hold(len(data) + needed, where):
+            yield image
 
 
 def pixels_of(
@@ -57,7 +87,7 @@ def pixels_of(
     shape = (CHANNELS[mode], height, width)
     if reference is not None and shape != reference[1]:
         raise InputError(_other(where, shape, reference))
-    made = image.convert(mode)
+    made = image if image.mode == mode else image.convert(mode)
     if options.resize is not None:
         box = middle(image.size, options.resize)
         made = made.resize((width, height), Image.Resampling.BILINEAR, box)
@@ -65,23 +95,19 @@ def pixels_of(
     return pixels.reshape(height, width, CHANNELS[mode]).transpose(2, 0, 1)
 
 
-def stored_size(path: Path) -> tuple[int, int]:
+def stored_size(path: Path, within: Path | None = None) -> tuple[int, int]:
     """Width and height of the image in a file. Raises InputError for another file."""
-    with (
-        decoding(path, "a JPEG, PNG or WebP image", "replace or remove it"),
-        Image.open(io.BytesIO(path.read_bytes()), formats=FORMATS) as image,
-    ):
+    with opened(path, within=within) as file, decoded(file.read(), str(path)) as image:
         return image.size
 
 
-def read_mask(path: Path, options: DataOptions = PLAIN) -> Pixels:
+def read_mask(path: Path, options: DataOptions = PLAIN, within: Path | None = None) -> Pixels:
     """The indices [H, W] that a grey or palette PNG holds, resized as images are but without
     mixing. Raises InputError for another file."""
     with (
-        decoding(path, "a PNG mask", "replace or remove it"),
-        Image.open(io.BytesIO(path.read_bytes()), formats=("PNG",)) as image,
+        opened(path, within=within) as file,
+        decoded(file.read(), str(path), ("PNG",), "a PNG mask") as image,
     ):
-        _check_pixels(path, image)
         if image.mode not in ("L", "P", "1"):
             raise InputError(
                 f"{path}: expected a grey or palette mask of 8 bits whose pixels are indices of "
@@ -114,13 +140,6 @@ def middle(size: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int
     kept = max(1, width * tall // wide)
     top = (height - kept) // 2
     return 0, top, width, top + kept
-
-
-def _check_pixels(path: Path, image: Image.Image) -> None:
-    width, height = image.size
-    ceiling = Image.MAX_IMAGE_PIXELS
-    if ceiling is not None and width * height > ceiling:
-        raise InputError(f"{path}: expected at most {ceiling} pixels, found {width}x{height}")
 
 
 def _other(where: str, shape: tuple[int, ...], reference: Reference) -> str:

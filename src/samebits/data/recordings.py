@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import wave
 from collections.abc import Sequence
@@ -12,31 +13,37 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
+from samebits import ledger
 from samebits.data.audio import RATES, SILENCE, Codes, LogMel, log_mel, mono
 from samebits.data.decode import decoding, in_threads
 from samebits.data.resample import HIGHEST, LOWEST, ratio, resampled
+from samebits.entrance import opened
 from samebits.errors import InputError
 from samebits.spec.audio import steps_for
 
 MAX_SECONDS, MAX_CHANNELS = 60, 8
 LARGEST_FILE = MAX_SECONDS * MAX_CHANNELS * 2 * HIGHEST + (1 << 20)
 TAKES = ("resample",)
+WORK = 16  # bytes of memory for one of a file, while features are made of it
 RESAMPLE = "convert them, or give --resample to bring all recordings to 16000"
 # Of the chunk "fmt ": its tag, and in an extended one the GUID of the samples' kind (mmreg.h).
 PCM, EXTENSIBLE = b"\x01\x00", b"\xfe\xff"
 PCM_KIND = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
-def read_wav(path: Path, resample: bool = False) -> tuple[Codes, int]:
+def read_wav(path: Path, resample: bool = False, within: Path | None = None) -> tuple[Codes, int]:
     """int16 samples [n] of a 16-bit PCM WAV file, its channels mixed to one, and their rate.
 
     resample: bring it to 16 kHz from any rate that `ratio` takes (audio.md 7)
+    within: the folder that a user named, where the file is one inside it
 
     Raises InputError naming the file if it is anything else, damaged, empty or longer than 60 s.
     """
     with (
         decoding(path, "a WAV file of 16-bit PCM", "convert, replace or remove it"),
-        _plain(path) as file,
+        opened(path, within=within) as stored,
+        ledger.hold(WORK * os.fstat(stored.fileno()).st_size, str(path)),
+        _plain(path, stored) as file,
         wave.open(file) as sound,
     ):
         rate, count = sound.getframerate(), sound.getnframes()
@@ -54,17 +61,17 @@ def read_wav(path: Path, resample: bool = False) -> tuple[Codes, int]:
     return mono(samples), rate
 
 
-def _plain(path: Path) -> BinaryIO:
+def _plain(path: Path, stored: BinaryIO) -> BinaryIO:
     """A WAV file with an extended header (WAVE_FORMAT_EXTENSIBLE) of PCM as one with a plain
     header, which is all that `wave` reads; other files as they are. Raises InputError for a file
     larger than the longest recording."""
-    size = path.stat().st_size
+    size = os.fstat(stored.fileno()).st_size
     if size > LARGEST_FILE:
         raise InputError(
             f"{path}: expected at most {LARGEST_FILE} bytes ({MAX_SECONDS} seconds), found {size}; "
             "cut it"
         )
-    data = bytearray(path.read_bytes())
+    data = bytearray(stored.read())
     at = 12  # after RIFF, its size and WAVE: chunks of a name, a size and so many bytes
     while at + 8 <= len(data):
         name, length = struct.unpack_from("<4sI", data, at)
@@ -108,6 +115,7 @@ def load_recordings(
     test: Sequence[Path],
     steps: int | None = None,
     resample: bool = False,
+    within: Path | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Features of the files of each split, q0.15 codes int16 [N, T, mels], and their rate.
 
@@ -117,7 +125,7 @@ def load_recordings(
     Raises InputError naming the first file that is bad, of another rate, or shorter than a frame.
     """
     paths = [*train, *test]
-    settings = LogMel.at(read_wav(paths[0], resample)[1])
+    settings = LogMel.at(read_wav(paths[0], resample, within)[1])
     longest = settings.frames(MAX_SECONDS * settings.rate)
     if steps is not None and not 1 <= steps <= longest:
         raise InputError(
@@ -126,7 +134,7 @@ def load_recordings(
         )
 
     def features(path: Path) -> Codes:
-        samples, rate = read_wav(path, resample)
+        samples, rate = read_wav(path, resample, within)
         if rate != settings.rate:
             raise InputError(
                 f"{path}: expected {settings.rate} samples per second like {paths[0]}, found "
@@ -137,7 +145,9 @@ def load_recordings(
                 f"{path}: expected at least one frame of {settings.frame} samples, found "
                 f"{len(samples)}; remove it"
             )
-        return log_mel(samples, settings)
+        codes = log_mel(samples, settings)
+        ledger.keep(2 * codes.nbytes, str(path))  # they are kept, and made one array
+        return codes
 
     codes = in_threads(features, paths)
     steps = steps or steps_for([len(c) for c in codes[: len(train)] or codes])

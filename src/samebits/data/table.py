@@ -8,24 +8,26 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from samebits import progress
+from samebits import ledger, progress
 from samebits.data.dataset import Dataset, places_of
 from samebits.data.decode import decoding
 from samebits.data.earlier import Earlier
 from samebits.data.labels import MOST_OUTPUTS, Labels, encode
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Column, Preparation, check_numbers, features_of
+from samebits.entrance import opened, read
 from samebits.errors import InputError
 from samebits.spec.tables import FEATURE_BITS
 
@@ -37,6 +39,7 @@ TAKES = ("target", "task")
 LARGEST_FILE = 1 << 28  # bytes
 MOST_COLUMNS, MOST_CELLS = 1 << 12, 1 << 25
 LONGEST_HEADER = 1 << 20  # bytes
+CELL = 96  # bytes of a cell: a number of a frame, of a column, and the text that the split hashes
 MANY_CLASSES = 100  # integers of more different values are rather numbers
 TASKS = ("classification", "regression", "multilabel")
 COMMAS = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")  # a number, maybe with commas
@@ -58,18 +61,13 @@ def load_table(
     five; with `whole` all rows are where `prepared` has their scales. Raises InputError that names
     row and column of what is missing or of another kind.
     """
-    files = table_files(path) or (path,)
-    return dataset_of(
-        str(path), [(str(file), _read(file)) for file in files], options, prepared, whole
-    )
+    return dataset_of(str(path), _frames(path), options, prepared, whole)
 
 
 def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.Tensor:
     """Codes int16 [n, width] of all rows, in order, as the run of a network prepared its own: of
     the files that `load_table` takes, with or without labels. As `features_of_frames`."""
-    files = table_files(path) or (path,)
-    frames = [(str(file), _read(file)) for file in files]
-    return features_of_frames(str(path), frames, options, earlier)
+    return features_of_frames(str(path), _frames(path), options, earlier)
 
 
 def is_frame(given: object) -> bool:
@@ -339,7 +337,15 @@ def _hexadecimal(numbers: npt.ArrayLike) -> list[str]:
 # --- files --------------------------------------------------------------------------------------
 
 
-def _read(path: Path) -> pandas.DataFrame:
+def _frames(path: Path) -> list[tuple[str, pandas.DataFrame]]:
+    """The frames of a file, or of the files train and test of a folder, with their names."""
+    files = table_files(path)
+    if files is None:
+        return [(str(path), _read(path, None))]
+    return [(str(file), _read(file, path)) for file in files]
+
+
+def _read(path: Path, within: Path | None = None) -> pandas.DataFrame:
     """A table, after its size was checked. Raises InputError for what is none."""
     try:
         import pandas
@@ -348,27 +354,25 @@ def _read(path: Path) -> pandas.DataFrame:
             f"{path}: tables are read by pandas, which is not installed; run: pip install pandas"
         ) from error
     with decoding(path, f"a {path.suffix[1:].upper()} table", ADVICE):
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise InputError(f"{path}: expected at most {LARGEST_FILE} bytes, found {size}")
         if path.suffix.lower() == ".parquet":
-            frame = _read_parquet(path)
+            frame = _read_parquet(path, within)
         else:
-            frame = _read_csv(path, pandas)
+            frame = _read_csv(path, pandas, within)
     if not len(frame):
         raise InputError(f"{path}: expected rows below a line of names, found none")
     return frame
 
 
-def _read_csv(path: Path, pandas: Any) -> pandas.DataFrame:
+def _read_csv(path: Path, pandas: Any, within: Path | None) -> pandas.DataFrame:
     """Numbers are rounded correctly (as pandas does since 3.1), and rows and columns are bounded
     before the table is made."""
-    data = path.read_bytes()
+    data = read(path, LARGEST_FILE, within=within)
     head = io.StringIO(data[:LONGEST_HEADER].decode("utf-8-sig", "replace"), newline="")
     filled = (row for row in csv.reader(head) if len(row) > 1 or "".join(row).strip())
     names = next(filled, [])  # pandas passes over blank lines as well
     lines = data.count(b"\n") + data.count(b"\r") + 1
     _check_size(path, lines, len(names))
+    ledger.keep(cell_bytes(lines, len(names)), str(path))
     _check_names(path, names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -380,8 +384,12 @@ def _read_csv(path: Path, pandas: Any) -> pandas.DataFrame:
         )
 
 
-def _read_parquet(path: Path) -> pandas.DataFrame:
-    """A Parquet file whose rows, columns and unpacked bytes its footer says are bounded."""
+def _read_parquet(path: Path, within: Path | None) -> pandas.DataFrame:
+    """A Parquet file, row group by row group, each charged before it is unpacked.
+
+    Columns of bytes stay indices into dictionaries: a word that a file holds once, and names in
+    every row, is one word in memory.
+    """
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -389,15 +397,11 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
             f"{path}: Parquet files are read by pyarrow, which is not installed; run: pip install "
             "pyarrow"
         ) from error
-    with parquet.ParquetFile(path) as file:
-        about = file.metadata
-        _check_size(path, about.num_rows, about.num_columns)
-        unpacked = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        if unpacked > 8 * LARGEST_FILE:
-            raise InputError(
-                f"{path}: expected at most {8 * LARGEST_FILE} bytes unpacked, found {unpacked}"
-            )
-        frame = file.read().to_pandas()
+    with opened(path, within=within) as stored:
+        size = os.fstat(stored.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise InputError(f"{path}: expected at most {LARGEST_FILE} bytes, found {size}")
+        frame = _unpacked(path, parquet, stored).to_pandas()
     index = [name for name in frame.index.names if name is not None]
     if index:
         raise InputError(
@@ -407,6 +411,48 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
     frame.columns = [str(name) for name in frame.columns]
     _check_names(path, list(frame.columns))
     return frame
+
+
+def _unpacked(path: Path, parquet: Any, stored: BinaryIO) -> Any:
+    """The table (of pyarrow) in a Parquet file, after its footer has shown rows and columns that
+    are bounded, and of values alone."""
+    import pyarrow
+
+    about = parquet.read_metadata(stored)
+    _check_size(path, about.num_rows, about.num_columns)
+    schema = about.schema.to_arrow_schema()
+    check_flat(path, schema)
+    words = [about.schema.column(i) for i in range(about.num_columns)]
+    words = [column.path for column in words if column.physical_type == "BYTE_ARRAY"]
+    with parquet.ParquetFile(stored, read_dictionary=words, metadata=about) as file:
+        parts = []
+        for index in range(about.num_row_groups):
+            group = about.row_group(index)
+            fixed = sum(_width(field.type) for field in schema)
+            ledger.keep(group.total_byte_size + fixed * group.num_rows, str(path))
+            ledger.keep(cell_bytes(group.num_rows, about.num_columns), str(path))
+            parts.append(file.read_row_group(index))
+        return pyarrow.concat_tables(parts) if parts else file.read()
+
+
+def check_flat(path: Path, schema: Any) -> None:
+    """Raise InputError for a column of lists or structures, of which one cell may be anything."""
+    from pyarrow.types import is_nested
+
+    for field in schema:
+        if is_nested(field.type):
+            raise InputError(
+                f"{path}: column {field.name!r}: expected numbers or words, found "
+                f"{field.type!s:.60}; convert the column"
+            )
+
+
+def _width(kind: Any) -> int:
+    """Bytes of a value of a type of pyarrow, or of the index of a word."""
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:  # of values that differ in length
+        return 4
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
@@ -433,6 +479,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
             f"{path}: the first line is taken for names of columns, one of which is "
             f"{numbers[0]!r:.60}; add a line of names above it if it is a row"
         )
+
+
+def cell_bytes(rows: int, columns: int) -> int:
+    """Bytes of memory that the cells of a table take while codes are made of them."""
+    return CELL * rows * columns
 
 
 def _check_size(path: Path, rows: int, columns: int) -> None:
@@ -462,7 +513,7 @@ def _column(series: Any, where: str) -> Column:
             )
         check_numbers(values, where)
         return values
-    words = series.tolist()
+    words = _words(series)
     for row, word in enumerate(words, 1):
         if not isinstance(word, str | bool | int | float):
             raise InputError(
@@ -472,6 +523,14 @@ def _column(series: Any, where: str) -> Column:
     texts = [str(word) for word in words]
     _check_words(texts, where)
     return texts
+
+
+def _words(series: Any) -> list[Any]:
+    """The cells of a column that is none of numbers. Each word of a dictionary is one object."""
+    if not hasattr(series, "cat"):
+        return list(series.tolist())
+    known = series.cat.categories.tolist()
+    return [known[code] for code in series.cat.codes]
 
 
 def _check_words(words: Sequence[str], where: str) -> None:

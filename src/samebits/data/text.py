@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from samebits import ledger
 from samebits.data.dataset import Dataset
+from samebits.entrance import read
 from samebits.errors import InputError
 
 LENGTH, STRIDE = 64, 8  # characters in a window, and from window to window
 TEST_PART = 10  # the last tenth of the file
 MAX_BYTES = 1 << 26
+WORK = 26  # bytes of memory for one of a text: indices of int64, and sorted ones
 
 
 def load_text(path: Path) -> Dataset:
@@ -54,13 +57,14 @@ def _read(path: Path, length: int) -> np.ndarray[Any, Any]:
     """The bytes of a text that is long enough for windows in its last tenth. Raises InputError."""
     least = TEST_PART * (length + 1)
     try:
-        size = path.stat().st_size
-        data = path.read_bytes().removeprefix(BOM_UTF8) if size <= MAX_BYTES else b""
+        data = read(path, MAX_BYTES, "cut it").removeprefix(BOM_UTF8)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    size = len(data) or size
-    if not least <= size <= MAX_BYTES:
-        raise InputError(f"{path}: expected a text of {least} to {MAX_BYTES} bytes, found {size}")
+    if len(data) < least:
+        raise InputError(
+            f"{path}: expected a text of {least} to {MAX_BYTES} bytes, found {len(data)}"
+        )
+    ledger.keep(WORK * len(data), str(path))
     return np.frombuffer(data, np.uint8)
 
 

@@ -18,7 +18,8 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from samebits.errors import SamebitsError
+from samebits.entrance import opened
+from samebits.errors import InputError, SamebitsError
 from samebits.files import write_atomically
 
 LARGEST = 1 << 28  # bytes of a library that is read
@@ -117,23 +118,18 @@ def _checked(path: Path, sha256: str) -> bytes | str:
     nobody can change it in between. Opening waits for no pipe and follows no link.
     """
     try:
-        with open(path, "rb", opener=_opener) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return "expected a file, found something else"
-            if (fault := _fault(status)) is not None:
+        with opened(path, within=path.parent) as file:
+            if (fault := _fault(os.fstat(file.fileno()))) is not None:
                 return f"expected a file of your own, found one that {fault}"
             data = file.read(LARGEST)
+    except InputError as error:
+        return str(error).removeprefix(f"{path}: ").partition(";")[0]
     except OSError as error:
         return f"expected a file that can be read, found: {error.strerror}"
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         return f"damaged: expected the SHA-256 in its name, found {found} of {len(data)} bytes"
     return data
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _loaded(path: Path, data: bytes) -> ctypes.CDLL:

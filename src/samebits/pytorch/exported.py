@@ -26,13 +26,17 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from samebits import ledger
+from samebits.entrance import opened
 from samebits.errors import InputError, UnsupportedError
+from samebits.files import check_packing
 from samebits.ir import Graph
 from samebits.pytorch.importer import import_program
 from samebits.settled import tracing
 
 LARGEST = 1 << 32  # bytes of all members together
 LARGEST_JSON = 1 << 28
+COPIES = 4  # of the members, while torch reads them
 LARGEST_TENSORS = 1 << 30  # elements of all tensors together
 ADVICE = "save it again with torch.export.save"
 MODEL = "models/model.json"
@@ -90,10 +94,12 @@ def _members(path: Path) -> Members:
     """The members of the archive by their names below its one folder; of two with one name the
     last."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as file, zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())
             if size > LARGEST:
                 raise InputError(f"{path}: expected at most {LARGEST} bytes, found {size}")
+            check_packing(path, archive.infolist())
+            ledger.keep(COPIES * size, str(path))
             for member in archive.infolist():
                 if member.filename.endswith(".json") and member.file_size > LARGEST_JSON:
                     raise InputError(

@@ -13,6 +13,7 @@ from typing import Any
 from samebits import progress
 from samebits.codegen.run.interface import REPORT, Interface, read_report
 from samebits.elsewhere import check_foreign
+from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError
 from samebits.excerpt import WHOLE, Excerpt
 from samebits.model import CHECKPOINT, EXPORTED, ONNX_FILE, Model, check_part, kind_of, load
@@ -112,10 +113,8 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], Facts]]:
 def _stated_format(path: Path) -> str:
     """The format that a JSON file states at its beginning, without samebits and version: "plan"
     of samebits-plan-1; "" where it states none."""
-    if not path.is_file():  # a device or pipe is not opened
-        return ""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             begin = file.read(SNIFFED)
     except OSError as error:
         raise InputError(

@@ -85,7 +85,7 @@ def rebuild(folder: Path, out: Path) -> str:
     """
     report, stated = read_seal(folder)
     made = _again(folder, report)
-    pages = {PAGE: file_bytes(folder / PAGE, LARGEST_PAGE)} if PAGE in stated else {}
+    pages = {PAGE: file_bytes(folder, PAGE, LARGEST_PAGE)} if PAGE in stated else {}
     return replace_folder(out, {**made.files, **pages})
 
 
@@ -99,7 +99,7 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
             "verify it with that version, or compile again"
         )
     prefix, cpu, project = (report.get(name) for name in ("prefix", "cpu", "package"))
-    data = file_bytes(folder / ONNX_FILE, MAX_FILE)
+    data = file_bytes(folder, ONNX_FILE, MAX_FILE)
     try:
         return packaged(data, str(folder), str(prefix), str(cpu), str(project))
     except SamebitsError as error:

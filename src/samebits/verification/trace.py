@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.ir.integer.layers import layers
 from samebits.model import Model
@@ -102,11 +103,9 @@ def _packed(codes: Array | None) -> str:
 
 def read_trace(path: Path) -> dict[str, Any]:
     """The trace in an untrusted file, checked. Raises InputError."""
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise InputError(f"{path}: expected a trace of at most {LARGEST_FILE} bytes, found {size}")
+    data = read(path, LARGEST_FILE, "trace fewer samples")
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected a trace in JSON, found: {error}") from None
     problem = _problem(record)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from samebits.entrance import opened
 from samebits.errors import InputError
 from samebits.train.run.record import first_difference
 from samebits.train.run.trace import FAMILY, FORMAT, LONGEST_LINE, check_format
@@ -75,7 +76,7 @@ class TrainingTrace:
 
 def read_training_trace(path: Path) -> TrainingTrace:
     """Read an untrusted trace to its end, one line at a time. Raises InputError."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         header = _header(path, file)
         last = [header, *deque(_steps(path, file, header), maxlen=1)][-1]
     return TrainingTrace(
@@ -91,7 +92,7 @@ def read_training_trace(path: Path) -> TrainingTrace:
 
 def is_training_trace(path: Path) -> bool:
     """Whether a file begins as a training trace of any version does."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         return FAMILY.encode() in file.read(64)
 
 
@@ -100,7 +101,7 @@ def audit(a: Path, b: Path) -> TrainingAudit:
 
     Raises InputError for files that are no such traces, or traces of different runs.
     """
-    with a.open("rb") as left, b.open("rb") as right:
+    with opened(a) as left, opened(b) as right:
         headers = _header(a, left), _header(b, right)
         difference = first_difference(headers[0]["run"], headers[1]["run"])
         if difference is not None:

@@ -195,7 +195,9 @@ def test_bad_paths(tmp_path):
     assert message(none) == f"{none}: expected a file, found no such file{advice}"
     folder = tmp_path / "folder.nnp"
     folder.mkdir()
-    assert message(folder) == f"{folder}: expected a file, found a folder{advice}"
+    assert (
+        message(folder) == f"{folder}: expected a file, found a folder; put the file itself there"
+    )
     assert "expected a" in message("a\0b.nnp")
 
 

@@ -320,7 +320,7 @@ def test_what_is_no_plan(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="not a plan"):
         read_plan(tmp_path / "text.json")
     monkeypatch.setattr(plan_file, "LARGEST_FILE", 10)
-    with pytest.raises(InputError, match="expected a plan of at most 10 bytes"):
+    with pytest.raises(InputError, match="expected at most 10 bytes"):
         read_plan(tmp_path / "text.json")
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(InputError, match="found 'list'"):

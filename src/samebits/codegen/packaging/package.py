@@ -32,8 +32,9 @@ from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, readme, stream_functions
 from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.rolling import calls_for
-from samebits.codegen.run.interface import FORMAT, REPORT
+from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
 from samebits.csrc import flat, source
+from samebits.entrance import read
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_folder
 from samebits.ir.graph import Array, Graph
@@ -477,7 +478,7 @@ def _replaceable(folder: Path) -> bool:
     if not any(folder.iterdir()):
         return True
     try:
-        found = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(read(folder / REPORT, LARGEST_REPORT, within=folder))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get("generator") == GENERATOR

@@ -10,19 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from samebits import entrance
 from samebits.codegen.run.interface import LARGEST_REPORT, REPORT, parse_report
 from samebits.errors import InputError, PackageError, listed
 
 MOST_FILES = 10_000  # of a package: those of samebits hold a few dozen
 DEEPEST = 20  # folders within folders
-_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 Hashes = Mapping[str, str]
 
@@ -45,34 +42,24 @@ def seal(report: bytes, hashes: Hashes) -> bytes:
 # --- an untrusted folder --------------------------------------------------------------------
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[BufferedReader]:
-    """A regular file of an untrusted folder, never what a link leads to. Raises OSError."""
-    descriptor = os.open(path, _FLAGS)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path}: expected a regular file")
-        yield file
-
-
-def file_bytes(path: Path, limit: int) -> bytes:
+def file_bytes(folder: Path, name: str, limit: int) -> bytes:
     """A file of the folder. Raises PackageError where there is none, or one above the limit."""
+    path = folder / name
     try:
-        with _opened(path) as file:
-            data = file.read(limit + 1)
+        return entrance.read(path, limit, "compile again", within=folder)
+    except InputError as error:
+        raise PackageError(str(error)) from error
     except OSError as error:
         raise PackageError(
             f"{path}: expected a file of a package, found none that can be read "
-            f"({error.strerror or 'not a regular file'}); compile again"
+            f"({error.strerror or error}); compile again"
         ) from error
-    if len(data) > limit:
-        raise PackageError(f"{path}: expected at most {limit} bytes, found more; compile again")
-    return data
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file of the folder. Raises OSError where it is no regular file."""
-    with _opened(path) as file:
+def file_sha256(folder: Path, name: str) -> str:
+    """The SHA-256 of a file of the folder. Raises InputError or OSError where it is no regular
+    file."""
+    with entrance.opened(folder / name, within=folder) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -85,15 +72,15 @@ def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str]
     found: dict[str, str] = {}
     others: set[str] = set()
     try:
-        for name, path in _entries(folder, "", DEEPEST):
+        for name in _entries(folder, "", DEEPEST):
             if len(found) + len(others) >= MOST_FILES:
                 raise PackageError(
                     f"{folder}: expected a package, found more than {MOST_FILES} files; remove "
                     "what is not of the package"
                 )
             try:
-                found[name] = file_sha256(path) if name in wanted else ""
-            except OSError:
+                found[name] = file_sha256(folder, name) if name in wanted else ""
+            except (InputError, OSError):
                 others.add(name)
     except OSError as error:
         raise PackageError(
@@ -103,14 +90,14 @@ def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str]
     return found, others
 
 
-def _entries(folder: Path, before: str, depth: int) -> Iterator[tuple[str, Path]]:
+def _entries(folder: Path, before: str, depth: int) -> Iterator[str]:
     """Everything in a folder that is no folder, by name; links are not followed."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_dir(follow_symlinks=False) and depth:
                 yield from _entries(Path(entry.path), f"{before}{entry.name}/", depth - 1)
             else:
-                yield before + entry.name, Path(entry.path)
+                yield before + entry.name
 
 
 # --- what differs ---------------------------------------------------------------------------
@@ -119,7 +106,7 @@ def _entries(folder: Path, before: str, depth: int) -> Iterator[tuple[str, Path]
 def read_seal(folder: Path) -> tuple[dict[str, Any], Hashes]:
     """The report of a package and the hashes that it states. Raises PackageError."""
     try:
-        report = parse_report(file_bytes(folder / REPORT, LARGEST_REPORT), folder)
+        report = parse_report(file_bytes(folder, REPORT, LARGEST_REPORT), folder)
     except InputError as error:
         raise PackageError(str(error)) from error
     stated = report.get("files")
@@ -140,13 +127,12 @@ def check_file(folder: Path, name: str) -> None:
         stated = read_seal(folder)[1].get(name)
     except PackageError:
         return
-    path = folder / name
     try:
-        if stated not in (None, file_sha256(path)):
+        if stated not in (None, file_sha256(folder, name)):
             raise _refused(folder, [_changed(name)])
-    except OSError as error:
+    except (InputError, OSError) as error:
         raise PackageError(
-            f"{path}: expected a regular file that can be read; compile again"
+            f"{folder / name}: expected a regular file that can be read; compile again"
         ) from error
 
 

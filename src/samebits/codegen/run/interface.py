@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.entrance import read
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.ir.graph import Graph
 from samebits.ir.value import Value
@@ -147,8 +148,8 @@ def read_report(folder: Path) -> dict[str, Any]:
     Raises InputError where there is none, or one of another format.
     """
     try:
-        with (folder / REPORT).open("rb") as file:
-            data = file.read(LARGEST_REPORT + 1)
+        advice = "generate the C again"
+        data = read(folder / REPORT, LARGEST_REPORT, advice, within=folder)
     except OSError as error:
         raise _unreadable(folder, error) from error
     return parse_report(data, folder)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from samebits.entrance import opened, read
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.npu.machine.assembly import TEXT_MAX, parse, to_text
@@ -104,8 +105,10 @@ def entry_shape(memory: str, native: int) -> tuple[int, ...]:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_program(path: str | os.PathLike[str]) -> tuple[Program, Image]:
+def read_program(path: str | os.PathLike[str], within: Path | None = None) -> tuple[Program, Image]:
     """The program of a .nnp file and the memory image beside it (empty if there is none).
+
+    within: the folder that a user named, where the program is one inside it
 
     Raises InputError for files that are damaged or do not fit each other. Whether the program is
     legal is samebits.npu.machine.check's business.
@@ -114,7 +117,7 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Program, Image]:
     advice = f"give the path of a {SUFFIX} file"
     if path.suffix != SUFFIX:
         raise InputError(f"{path}: expected a {SUFFIX} file, found {path.suffix!a}; {advice}")
-    data = _bytes(path, TEXT_MAX, advice)
+    data = _bytes(path, TEXT_MAX, advice, within)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -126,16 +129,14 @@ def read_program(path: str | os.PathLike[str]) -> tuple[Program, Image]:
     beside = path.with_suffix(IMAGE_SUFFIX)
     _check_format(beside)
     program = parse(text, path.name)
-    return program, _read_image(beside, program) if beside.exists() else Image()
+    return program, _read_image(beside, program) if os.path.lexists(beside) else Image()
 
 
 def _check_format(image: Path) -> None:
     """InputError where an image states another format than this: the text is not read then, nor
     the rest of the image. A file that is none is left to `_read_image`."""
-    if not image.is_file():
-        return
     try:
-        with image.open("rb") as file:
+        with opened(image, within=image.parent) as file:
             length = int.from_bytes(file.read(8), "little")
             found = json.loads(file.read(min(length, HEADER_MAX)))["__metadata__"][HEADER_KEY]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -147,18 +148,11 @@ def _check_format(image: Path) -> None:
         )
 
 
-def _bytes(path: Path, most: int, advice: str) -> bytes:
+def _bytes(path: Path, most: int, advice: str, within: Path | None) -> bytes:
     try:
-        if not path.is_file():
-            found = "a folder" if path.is_dir() else "no such file"
-            raise InputError(f"{path}: expected a file, found {found}; {advice}")
-        size = path.stat().st_size
-        if size > most:
-            raise InputError(
-                f"{path}: expected at most {most} bytes, found {size}; use a smaller program"
-            )
-        with path.open("rb") as file:
-            return file.read(size)
+        return read(path, most, "use a smaller program", within=within)
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected a file, found no such file; {advice}") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise InputError(f"{path}: expected a readable file, found {error}; {advice}") from None
 
@@ -166,7 +160,7 @@ def _bytes(path: Path, most: int, advice: str) -> bytes:
 def _read_image(path: Path, program: Program) -> Image:
     """The memory image of an untrusted file. Raises InputError for anything but binary16 tensors
     that fit the program's hints, or raw entries, each entry once and all of bounded size."""
-    data = _bytes(path, IMAGE_MAX, "write the image again")
+    data = _bytes(path, IMAGE_MAX, "write the image again", path.parent)
     try:
         arrays = safetensors.numpy.load(data)
     except Exception as error:  # a damaged file may raise anything

@@ -8,6 +8,8 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
+from samebits import ledger
+from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.excerpt import WHOLE, Excerpt
 from samebits.ir import Graph
@@ -18,27 +20,30 @@ from samebits.onnx.reader.wire import scan
 MAX_FILE = 2**31 - 1  # protobuf's own limit: larger models keep their data in other files
 
 
+@ledger.load()
 def load(
     path: str | os.PathLike[str],
     batch: int = 1,
     part: Excerpt = WHOLE,
+    within: Path | None = None,
 ) -> Graph:
     """The real graph of an ONNX file (opsets 6 to the newest known).
 
     batch: size of the leading dimension where the file leaves it open
     part:  what is taken of it
+    within: the folder that a user named, where the file is one inside it
 
     Raises InputError for a file that is damaged or breaks ONNX's rules and for a part that
     contradicts it, UnsupportedError with every operator and attribute that has no counterpart.
     """
     path = Path(path)
-    return import_model(read_model(path), batch, str(path), path.parent, part)
+    return import_model(read_model(path, within), batch, str(path), path.parent, part)
 
 
-def facts(path: str | os.PathLike[str]) -> FileFacts:
+def facts(path: str | os.PathLike[str], within: Path | None = None) -> FileFacts:
     """The metadata that an ONNX file has of its model. Raises InputError as `load`, and for a
     sampling rate that is no positive number."""
-    return _facts_of(read_model(Path(path)), str(path))
+    return _facts_of(read_model(Path(path), within), str(path))
 
 
 def _facts_of(model: onnx.ModelProto, source: str) -> FileFacts:
@@ -69,22 +74,14 @@ def from_model(model: onnx.ModelProto, batch: int = 1, source: str = "model") ->
     return import_model(model, batch, source, None)
 
 
-def read_model(path: Path) -> onnx.ModelProto:
+def read_model(path: Path, within: Path | None = None) -> onnx.ModelProto:
     """The parsed file. Its size, its framing and the size of its parsed form are checked before it
-    is parsed. Raises InputError."""
+    is parsed. within: as `load`. Raises InputError."""
     advice = "give the path of an .onnx file"
     try:
-        if not path.is_file():
-            found = "a folder" if path.is_dir() else "no such file"
-            raise InputError(f"{path}: expected an ONNX file, found {found}; {advice}")
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise InputError(
-                f"{path}: expected at most {MAX_FILE} bytes, found {size}; "
-                "store the tensors as external data"
-            )
-        with path.open("rb") as stream:
-            data = stream.read(size)  # of a larger number as much memory would be asked for
+        data = read(path, MAX_FILE, "store the tensors as external data", within=within)
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected an ONNX file, found no such file; {advice}") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise InputError(f"{path}: expected a readable file, found {error}; {advice}") from None
     return parse_model(data, str(path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
+from samebits import ledger
+from samebits.entrance import opened
 from samebits.errors import InputError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 
 MAX_ELEMENTS = 2**28
+BESIDE = "put it beside the model and export with a relative location"
 MAX_RANK = 32  # below numpy's own limit of 64, with room for axes that operators add
 
 DTYPES: dict[int, np.dtype[Any]] = {
@@ -202,43 +206,38 @@ def _external(tensor: TensorProto, size: int, where: str, folder: Path | None) -
         )
     file = _inside(folder, location, where)
     try:
-        found = file.stat().st_size
-        if offset + size > found:
+        stream = opened(file, within=folder)
+    except (OSError, InputError) as error:
+        found = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{where}: expected external data in a file below the model's folder, found "
+            f"{location!r}: {found}; {BESIDE}"
+        ) from None
+    with stream:
+        length = os.fstat(stream.fileno()).st_size
+        if offset + size > length:
             raise InputError(
                 f"{where}: expected {size} bytes at {offset} of {location!r}, found a file of "
-                f"{found} bytes; copy the data file whole"
+                f"{length} bytes; copy the data file whole"
             )
-        with file.open("rb") as stream:
-            stream.seek(offset)
-            data = stream.read(size)
-    except OSError as error:
-        raise InputError(
-            f"{where}: expected a readable data file {location!r}, found {error.strerror}; "
-            "put it beside the model"
-        ) from None
+        ledger.keep(size, where)
+        stream.seek(offset)
+        data = stream.read(size)
     if len(data) != size:
         raise InputError(f"{where}: the data file {location!r} became shorter while it was read")
     return data
 
 
 def _inside(folder: Path, location: str, where: str) -> Path:
-    """The regular file that `location` names, below `folder` even after links are followed."""
-    root = folder.resolve()
-    expected = f"{where}: expected external data in a file below the model's folder"
-    advice = "put it beside the model and export with a relative location"
-    if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
-        raise InputError(f"{expected}, found location {location!r}; {advice}")
-    if ".." in Path(location).parts:
-        raise InputError(f"{expected}, found location {location!r}; {advice}")
-    try:
-        file = (root / location).resolve()
-        if not file.is_relative_to(root):
-            raise InputError(f"{expected}, found {location!r}, a link out of it; {advice}")
-        if not file.is_file():
-            raise InputError(f"{expected}, found no file {location!r}; {advice}")
-    except (OSError, RuntimeError, ValueError) as error:  # name too long, a loop of links
-        raise InputError(f"{expected}, found location {location!r} ({error}); {advice}") from None
-    return file
+    """The path that `location` names below `folder`. Raises InputError for one that leaves it."""
+    parts = Path(location).parts
+    odd = "\0" in location or "\\" in location or Path(location).is_absolute()
+    if odd or not parts or ".." in parts:
+        raise InputError(
+            f"{where}: expected external data in a file below the model's folder, found location "
+            f"{location!r}; {BESIDE}"
+        )
+    return folder / location
 
 
 def _whole(text: str, what: str, where: str) -> int:

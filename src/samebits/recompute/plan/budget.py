@@ -6,8 +6,8 @@ import re
 from fractions import Fraction
 
 from samebits.errors import InputError
+from samebits.ledger import byte_count
 
-UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 Budget = int | Fraction
 """A number of bytes, or (a Fraction) a share of the peak with everything stored."""
 
@@ -18,13 +18,11 @@ def parse_budget(given: int | str) -> Budget:
     Raises InputError for anything else, and for less than one byte.
     """
     text = str(given).strip()
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*(%|B|[KMG](?:i?B)?|)", text, re.ASCII)
-    if found is not None:
-        number, unit = Fraction(found[1]), found[2]
-        if unit == "%" and 0 < number <= 100:
-            return number / 100
-        if unit != "%" and number * UNITS[unit[:1]] >= 1:
-            return int(number * UNITS[unit[:1]])
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*%", text, re.ASCII)
+    if found is not None and 0 < Fraction(found[1]) <= 100:
+        return Fraction(found[1]) / 100
+    if (size := byte_count(text)) is not None:
+        return size
     raise InputError(
         f"--memory-budget: expected a number of bytes such as 3000000, 3M or 1.5G, or a share of "
         f"what storing everything takes such as 40%, found {text[:40]!r}"

@@ -23,6 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork, SubLayer
 
@@ -165,13 +166,7 @@ def find_device(name: str) -> Device:
         return parse_device(text, name)
     path = Path(name)
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise InputError(
-                f"{path}: expected a device file of at most {LARGEST_FILE} bytes; give another "
-                "device"
-            )
+        data = read(path, LARGEST_FILE, "give another device")
         return parse_device(data.decode("utf-8").removeprefix("\ufeff"), str(path))
     except OSError as error:
         raise InputError(

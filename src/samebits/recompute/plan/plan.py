@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.recompute.network.sublayer import PassNetwork
@@ -119,17 +120,12 @@ def write_plan(path: Path, plan: Plan) -> None:
 def read_plan(path: Path) -> Plan:
     """The plan in an untrusted file. InputError names the field that is missing or wrong."""
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+        data = read(path, LARGEST_FILE, "write one with samebits plan")
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read ({error.strerror or error}); expected none, auto or a file "
             "written by samebits plan"
         ) from error
-    if len(data) > LARGEST_FILE:
-        raise InputError(
-            f"{path}: expected a plan of at most {LARGEST_FILE} bytes; write one with samebits plan"
-        )
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load, save
 
 from samebits import progress
+from samebits.entrance import read
 from samebits.errors import CheckpointError
 from samebits.files import write_atomically
 from samebits.train.deployed.deploy import Exponents
@@ -27,6 +28,7 @@ from samebits.train.deployed.deploy import Exponents
 FORMAT = "samebits-checkpoint-2"
 HEADER_KEY = "samebits"
 KEPT = 2
+LARGEST = 1 << 36  # bytes of a file of weights
 _NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 
 State = dict[str, Any]
@@ -116,9 +118,13 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = KEPT) 
     return path
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify a checkpoint. Raises CheckpointError when it is missing or damaged."""
-    entries = checked_entries(path)
+def read_checkpoint(path: Path, within: Path | None = None) -> Checkpoint:
+    """Read and verify a checkpoint. Raises CheckpointError when it is missing or damaged.
+
+    within: the folder that a user named, where the file is one inside it
+    """
+    data = read_weights(path, within)
+    entries = checked_entries(path, data)
     try:
         header = entries.get("__metadata__", {}).get(HEADER_KEY)
         if header is None:
@@ -130,7 +136,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         # The header of another kind of file of samebits is the name of its format.
         document = {"format": header} if header.startswith("samebits-") else json.loads(header)
         _check_format(path, document)
-        tensors = load(path.read_bytes())  # safetensors opens no path that is not UTF-8
+        tensors = load(data)
         recorded = document.pop("sha256")
         found = _content_sha256(tensors, document)
         if recorded != found:
@@ -197,7 +203,7 @@ def newest_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | 
     damage: CheckpointError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
-            return read_checkpoint(path)
+            return read_checkpoint(path, folder)
         except _OtherFormatError:
             raise
         except CheckpointError as error:
@@ -274,29 +280,34 @@ def _content_sha256(tensors: Mapping[str, torch.Tensor], document: Mapping[str, 
     return hashlib.sha256(f"{parameter_sha256(tensors)}\n{text}".encode()).hexdigest()
 
 
-def checked_entries(path: Path) -> dict[str, Any]:
-    """The safetensors header of a file that is as long as it promises.
-
-    Compared here for a message with both numbers.
-    """
+def read_weights(path: Path, within: Path | None = None) -> bytes:
+    """The bytes of a safetensors file: safetensors opens no path that is not UTF-8, and a path
+    twice might be two files. Raises CheckpointError, InputError for what is no file."""
     try:
-        found = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if found < 8 or length > found - 8:
-                expected = 8 + (length if found >= 8 else 1)
-                raise CheckpointError(
-                    f"{path}: truncated: expected at least {expected} bytes, found {found}; "
-                    f"{_ADVICE}"
-                )
-            entries: dict[str, Any] = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for key, entry in entries.items() if key[:2] != "__"]
-        expected = 8 + length + max(ends, default=0)
+        return read(path, LARGEST, within=within)
     except OSError as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error.strerror or error}); give a training output folder "
             "or a checkpoint file"
         ) from error
+
+
+def checked_entries(path: Path, data: bytes) -> dict[str, Any]:
+    """The safetensors header of a file that is as long as it promises.
+
+    Compared here for a message with both numbers.
+    """
+    found = len(data)
+    length = int.from_bytes(data[:8], "little")
+    if found < 8 or length > found - 8:
+        expected = 8 + (length if found >= 8 else 1)
+        raise CheckpointError(
+            f"{path}: truncated: expected at least {expected} bytes, found {found}; {_ADVICE}"
+        )
+    try:
+        entries: dict[str, Any] = json.loads(data[8 : 8 + length])
+        ends = [entry["data_offsets"][1] for key, entry in entries.items() if key[:2] != "__"]
+        expected = 8 + length + max(ends, default=0)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged header ({error}); {_ADVICE}") from error
     if found != expected:

@@ -12,7 +12,12 @@ from safetensors.torch import load
 from torch import Tensor
 
 from samebits.errors import CheckpointError, InputError
-from samebits.train.run.checkpoint import HEADER_KEY, checked_entries, read_checkpoint
+from samebits.train.run.checkpoint import (
+    HEADER_KEY,
+    checked_entries,
+    read_checkpoint,
+    read_weights,
+)
 from samebits.train.run.restore import open_checkpoint
 
 
@@ -76,10 +81,11 @@ def _read(path: Path, say: Callable[[str], None]) -> dict[str, Any]:
             "safetensors.torch.save_file"
         )
     try:
-        header = checked_entries(path).get("__metadata__")
+        data = read_weights(path)
+        header = checked_entries(path, data).get("__metadata__")
         if isinstance(header, dict) and HEADER_KEY in header:
             return read_checkpoint(path).model
-        return load(path.read_bytes())
+        return load(data)
     except (
         *(CheckpointError, SafetensorError, OSError),
         *(ValueError, KeyError, TypeError, RuntimeError),

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from samebits.entrance import append, opened, read
 from samebits.errors import InputError, SamebitsError
 from samebits.files import make_folder, write_atomically
 from samebits.train.run.checkpoint import RESUME, list_checkpoints
@@ -33,7 +34,7 @@ ONE_OUTPUT = (  # what a true `one_output` of a line of metrics means
 # Where data lies, and what resized it: its hash is compared. Code, which may change where a run is
 # overwritten, but not where one is resumed (`structure`).
 UNCOMPARED = ("format", "data", "pillow", "network_sha256")
-LARGEST_FILE = 1 << 26  # bytes of a JSON file that is read
+LARGEST_FILE = 1 << 26  # bytes of a file that is read
 # What `write_atomically` leaves behind when it is killed.
 _TEMPORARY = re.compile(
     r"\.(checkpoint-\d+\.safetensors|config\.json|metrics\.jsonl|result\.json)\.\d+\.tmp"
@@ -70,40 +71,39 @@ def _locked(out: Path) -> Iterator[bool]:
         yield False
         return
     path = out / LOCK
-    interrupted = path.exists()
-    descriptor = _lock(path)
-    try:
-        yield interrupted
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(descriptor)
+    interrupted = os.path.lexists(path)
+    with _lock(path):
+        try:
+            yield interrupted
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
 
-def _lock(path: Path) -> int:
-    """A descriptor that holds the lock; InputError if another process does."""
+def _lock(path: Path) -> BinaryIO:
+    """The file that holds the lock; InputError if another process does."""
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            file = opened(path, os.O_RDWR | os.O_CREAT, within=path.parent)
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be written ({error.strerror or error}); check the folder and its "
                 "permissions, or give another --out"
             ) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            os.close(descriptor)
+            file.close()
             raise InputError(
                 f"{path.parent}: another run is writing there; wait until it ends, or give "
                 "another --out"
             ) from error
         except OSError:  # a file system without locks
-            return descriptor
+            return file
         with suppress(FileNotFoundError):
-            if os.path.samestat(path.stat(), os.fstat(descriptor)):
-                return descriptor
-        os.close(descriptor)  # its owner ended and removed it between the two calls
+            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+        file.close()  # its owner ended and removed it between the two calls
 
 
 def _prepare(
@@ -116,10 +116,10 @@ def _prepare(
     behind. Raises InputError.
     """
     checkpoints = list_checkpoints(out)
-    present = [out / name for name in (CONFIG, METRICS, RESULT) if (out / name).exists()]
+    present = [out / name for name in (CONFIG, METRICS, RESULT) if os.path.lexists(out / name)]
     present += checkpoints
     stored = read_json(out / CONFIG)
-    ours = "data_sha256" in stored if (out / CONFIG).exists() else bool(checkpoints)
+    ours = "data_sha256" in stored if os.path.lexists(out / CONFIG) else bool(checkpoints)
     if present and not ours:
         raise InputError(
             f"{out}: holds a {present[0].name} that no training run wrote; give another --out"
@@ -159,10 +159,10 @@ def first_difference(want: Mapping[str, Any], have: Mapping[str, Any]) -> str | 
 
 
 def read_json(path: Path) -> Record:
-    """The object in a JSON file; empty if there is none."""
+    """The object in a JSON file of a run folder; empty if there is none. Raises InputError for a
+    link, a pipe and all that is no file, and for one that is too large."""
     try:
-        with path.open("rb") as file:
-            record = json.loads(file.read(LARGEST_FILE))  # cut off, it is no JSON
+        record = json.loads(read(path, LARGEST_FILE, within=path.parent))
     except (OSError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
@@ -178,10 +178,7 @@ def append_metrics(out: Path, record: Record) -> None:
     """Add one line, flushed to disk; a kill leaves at most a truncated last line."""
     path = out / METRICS
     try:
-        with path.open("ab") as file:
-            file.write((json.dumps(record) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append(path, (json.dumps(record) + "\n").encode(), within=out)
     except OSError as error:
         raise SamebitsError(
             f"{path}: cannot be written ({error.strerror or error}); {RESUME}"
@@ -189,12 +186,13 @@ def append_metrics(out: Path, record: Record) -> None:
 
 
 def read_metrics(out: Path) -> list[Record]:
-    """The whole lines of metrics.jsonl; a truncated last line is left out."""
-    path = out / METRICS
-    if not path.exists():
+    """The whole lines of metrics.jsonl, without a truncated last one. Raises as `read_json`."""
+    try:
+        text = read(out / METRICS, LARGEST_FILE, within=out)
+    except FileNotFoundError:
         return []
     records: list[Record] = []
-    for line in path.read_bytes().split(b"\n")[:-1]:  # what follows the last newline is partial
+    for line in text.split(b"\n")[:-1]:  # what follows the last newline is partial
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from samebits import ledger
 from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
@@ -53,6 +54,7 @@ class TrainedModel:
     earlier: Earlier = NONE  # how its data was read
 
 
+@ledger.load()
 def open_checkpoint(path: Path, say: Callable[[str], None]) -> tuple[Path, Checkpoint]:
     """The checkpoint a training folder (its newest intact one) or a checkpoint file holds.
 
@@ -99,6 +101,7 @@ def _differences(path: Path, checkpoint: Checkpoint) -> list[str]:
     return lines
 
 
+@ledger.load()
 def open_trained(
     path: Path, arch: str | nn.Module | None = None, say: Callable[[str], None] = lambda text: None
 ) -> TrainedModel:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits import kernels
+from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.files import sync_folder
 from samebits.numerics import philox
@@ -179,7 +180,7 @@ class TraceFile:
             self._header = {"format": FORMAT, "run": self._run, "step": step}
             self._header["state"] = _texts(self.recorder.state())
         try:
-            self._file = self._path.open("r+b" if kept else "wb")
+            self._file = opened(self._path, os.O_RDWR | os.O_CREAT)
             self._file.truncate(kept)
             self._file.seek(kept)
             sync_folder(self._path.parent)
@@ -236,7 +237,7 @@ def _end_of_step(path: Path, run: Mapping[str, Any], step: int) -> int:
     Raises InputError for a trace of another format.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             header = json.loads(file.readline(LONGEST_LINE))
             check_format(path, header)
             if header["format"] != FORMAT or header["run"] != run:

@@ -1,0 +1,196 @@
+"""A ledger of the bytes that a load takes in memory, charged before they are allocated.
+
+A file states how large it is when it is unpacked, and a small one may become very large. What is
+read therefore asks here first. A load ends in one sentence where all that it keeps and has in hand
+is more than the limit, or more than RATIO times the bytes of the files that it has opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from samebits.errors import InputError
+
+LARGEST = 1 << 32  # bytes of a load, where no limit is given
+FREE = 1 << 26  # bytes of a load for which nobody asks how much memory there is
+RATIO = 512  # bytes that one of the files may become, where no limit is given
+SMALL = 1 << 20  # fewer bytes of files count as this many
+ADVICE = "give fewer or smaller samples, or a larger --memory-limit such as 8GiB"
+UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MEMORY_INFO, GROUPS, OWN_GROUPS = "/proc/meminfo", "/sys/fs/cgroup", "/proc/self/cgroup"
+
+
+@dataclass
+class Ledger:
+    """The bytes that a load has taken.
+
+    limit: bytes, None before anybody asked how much memory there is; given: a user chose them
+    files: those it has opened, by device and number; stored: their bytes
+    kept:  bytes that stay; held: those in hand for a while
+    """
+
+    limit: int | None
+    given: bool
+    files: set[tuple[int, int]] = field(default_factory=set)
+    stored: int = 0
+    kept: int = 0
+    held: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def opens(self, status: os.stat_result) -> None:
+        """Count the bytes of a file, once."""
+        with self.changed:
+            if (status.st_dev, status.st_ino) not in self.files:
+                self.files.add((status.st_dev, status.st_ino))
+                self.stored += status.st_size
+
+    def room(self, size: int) -> bool:
+        """Whether so many bytes more are within the limit, which is asked for when it matters."""
+        total = self.kept + self.held + size
+        if self.limit is None and total > FREE:
+            self.limit = min(LARGEST, free_memory() // 2)
+        return self.limit is None or total <= self.limit
+
+    def check(self, size: int, where: str) -> None:
+        """Raise InputError where there is no room for so many bytes more."""
+        total = self.kept + self.held + size
+        if not self.room(size):
+            raise InputError(
+                f"{where}: expected at most {self.limit} bytes in memory for all that is read, "
+                f"found {total}; {ADVICE}"
+            )
+        most = RATIO * max(self.stored, SMALL)
+        if not self.given and total > most:
+            raise InputError(
+                f"{where}: expected at most {most} bytes in memory of what is stored in "
+                f"{self.stored}, found {total}; {ADVICE}"
+            )
+
+
+_LEDGER: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
+_LIMIT: ContextVar[int | None] = ContextVar("memory limit", default=None)
+_HOLDS: ContextVar[bool] = ContextVar("holds", default=False)
+
+
+def opens(status: os.stat_result) -> None:
+    """Tell the current load of a file that it reads."""
+    _current().opens(status)
+
+
+def keep(size: int, where: str) -> None:
+    """Charge bytes that stay until the load ends. where: what messages call it. Raises InputError
+    where there is no room for them."""
+    ledger = _current()
+    with ledger.changed:
+        ledger.check(size, where)
+        ledger.kept += size
+
+
+@contextmanager
+def hold(size: int, where: str) -> Iterator[None]:
+    """Charge bytes that are in hand inside, after those of other threads where there is no room for
+    both. Raises InputError."""
+    ledger = _current()
+    with ledger.changed:
+        # Who has bytes in hand already would wait for itself.
+        while ledger.held and not _HOLDS.get() and not ledger.room(size):
+            ledger.changed.wait()
+        ledger.check(size, where)
+        ledger.held += size
+    token = _HOLDS.set(True)
+    try:
+        yield
+    finally:
+        _HOLDS.reset(token)
+        with ledger.changed:
+            ledger.held -= size
+            ledger.changed.notify_all()
+
+
+def _current() -> Ledger:
+    """The ledger of the load; of its own where something is read alone."""
+    return _LEDGER.get() or Ledger(_LIMIT.get(), _LIMIT.get() is not None)
+
+
+@contextmanager
+def memory_limit(limit: int | str | None) -> Iterator[None]:
+    """Let every load inside take at most so many bytes in memory for what it reads, such as
+    3000000000 or "8GiB".
+
+    None: the smaller of 4 GiB and half of what is free, and at most 512 times the bytes of the
+    files, or 512 MiB where that is more. Raises InputError for another text, and for less than one
+    byte.
+    """
+    found = None if limit is None else byte_count(limit)
+    if limit is not None and found is None:
+        raise InputError(
+            f"--memory-limit: expected a number of bytes such as 3000000000, 500M or 8GiB, found "
+            f"{str(limit)[:40]!r}"
+        )
+    token = _LIMIT.set(found)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
+def byte_count(given: int | str) -> int | None:
+    """The number of bytes of a number, or of a text: 3000000, 3M, 1.5G, 8GiB (powers of 1024); None
+    for anything else, and for less than one byte."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)\s*(B|[KMG](?:i?B)?|)", str(given).strip(), re.A)
+    size = int(Fraction(found[1]) * UNITS[found[2][:1]]) if found else 0
+    return size or None
+
+
+@contextmanager
+def load() -> Iterator[None]:
+    """A load, in which all that is read is charged to one ledger; inside another, part of it."""
+    if _LEDGER.get() is not None:
+        yield
+        return
+    token = _LEDGER.set(_current())
+    try:
+        yield
+    finally:
+        _LEDGER.reset(token)
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: of the machine, and of its control group."""
+    found = [LARGEST * 2]
+    with suppress(OSError, ValueError):
+        lines = Path(MEMORY_INFO).read_text(encoding="utf-8").splitlines()
+        sizes = dict(line.split(":") for line in lines)
+        found.append(int(sizes["MemAvailable"].split()[0]) << 10)
+    with suppress(OSError, ValueError):
+        for line in Path(OWN_GROUPS).read_text(encoding="utf-8").splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers in ("", "memory"):
+                found += [*_group_free(controllers, name), *_group_free(controllers, "/")]
+    return max(0, min(found))
+
+
+def _group_free(controllers: str, name: str) -> list[int]:
+    """Bytes that a control group (version 2, or 1 of `controllers`) may still take."""
+    folder = os.path.join(GROUPS, controllers, name.lstrip("/"))
+    limit, used = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    if not controllers:
+        limit, used = ("memory.max", "memory.current")
+    try:
+        texts = [Path(folder, file).read_text(encoding="utf-8") for file in (limit, used)]
+        cached = [
+            int(line.split()[1])
+            for line in Path(folder, "memory.stat").read_text(encoding="utf-8").splitlines()
+            if line.split()[0] in ("inactive_file", "total_inactive_file")
+        ]
+        return [int(texts[0]) - int(texts[1]) + max(cached, default=0)]
+    except (OSError, ValueError, IndexError):  # no such group, or no limit ("max")
+        return []
