@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -34,7 +34,7 @@ class Ledger:
 
     limit: bytes, None before anybody asked how much memory there is; given: a user chose them
     files: those it has opened, by device and number; stored: their bytes
-    kept:  bytes that stay; held: those in hand for a while
+    kept:  bytes that stay; held: those in hand for a while; waiting: threads that wait for them
     """
 
     limit: int | None
@@ -43,6 +43,7 @@ class Ledger:
     stored: int = 0
     kept: int = 0
     held: int = 0
+    waiting: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def opens(self, status: os.stat_result) -> None:
@@ -94,25 +95,46 @@ def keep(size: int, where: str) -> None:
         ledger.kept += size
 
 
-@contextmanager
-def hold(size: int, where: str) -> Iterator[None]:
+def keep_of(paths: Iterable[Path], size: int, where: str) -> None:
+    """Charge bytes that stay of all these files, before any but the first is opened: whether they
+    fit together depends on no order. Raises InputError as `keep`."""
+    if size > RATIO * SMALL:
+        for path in paths:
+            opens(path.stat())
+    keep(size, where)
+
+
+def hold(size: int, where: str) -> AbstractContextManager[None]:
     """Charge bytes that are in hand inside, after those of other threads where there is no room for
     both. Raises InputError."""
-    ledger = _current()
-    with ledger.changed:
-        # Who has bytes in hand already would wait for itself.
-        while ledger.held and not _HOLDS.get() and not ledger.room(size):
-            ledger.changed.wait()
-        ledger.check(size, where)
-        ledger.held += size
-    token = _HOLDS.set(True)
-    try:
-        yield
-    finally:
-        _HOLDS.reset(token)
+    return _Held(size, where, _current())
+
+
+class _Held:
+    """Bytes in hand: a class, since a generator would cost as much as all else that it does."""
+
+    def __init__(self, size: int, where: str, ledger: Ledger) -> None:
+        self.size, self.where, self.ledger = size, where, ledger
+
+    def __enter__(self) -> None:
+        ledger = self.ledger
         with ledger.changed:
-            ledger.held -= size
-            ledger.changed.notify_all()
+            # Who has bytes in hand already would wait for itself.
+            while ledger.held and not ledger.room(self.size) and not _HOLDS.get():
+                ledger.waiting += 1
+                ledger.changed.wait()
+                ledger.waiting -= 1
+            ledger.check(self.size, self.where)
+            ledger.held += self.size
+        self.token = _HOLDS.set(True)
+
+    def __exit__(self, *raised: object) -> None:
+        _HOLDS.reset(self.token)
+        ledger = self.ledger
+        with ledger.changed:
+            ledger.held -= self.size
+            if ledger.waiting:
+                ledger.changed.notify_all()
 
 
 def _current() -> Ledger:

@@ -270,7 +270,7 @@ def _save(target: Target, out: Path, tally: Tally, data: bytes, problem: str) ->
 # --- the corpus -----------------------------------------------------------------------------------
 
 CASES = 1200  # tried for a corpus; fewer of what is slow
-SLOW = {"pt2": 150, "firmware": 400}
+SLOW = {"pt2": 150, "firmware": 400, "strange_folder": 100}
 KEPT = 18  # of a target
 BYTES = 19_000
 

@@ -54,6 +54,12 @@ def onnx() -> Iterator[bytes]:
         yield quantized_file(Path(folder) / "q.onnx").read_bytes()
 
 
+def strange_folder() -> Iterator[bytes]:
+    """Lines of which each replaces an entry of a run folder."""
+    yield from (b"result.json none\n", b"metrics.jsonl none\nresult.json none\n", b"\n")
+    yield b"checkpoint-00000001.safetensors pipe\nconfig.json 1\n"
+
+
 def firmware() -> Iterator[bytes]:
     """A program and its image."""
     for name in SMALL:

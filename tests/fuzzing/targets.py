@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -69,8 +70,10 @@ from samebits.train.run import checkpoint as checkpoints
 from samebits.train.run.checkpoint import read_checkpoint
 from samebits.train.run.record import (
     CONFIG,
+    LOCK,
     METRICS,
     RESULT,
+    append_metrics,
     first_difference,
     read_json,
     repair_metrics,
@@ -179,6 +182,44 @@ def run(folder: Path, data: bytes) -> None:
         first_difference({"arch": "mlp", "lr": 0.1}, stored)
         repair_metrics(out, 2)
         read_json(out / RESULT)
+
+
+ENTRIES = (CONFIG, METRICS, RESULT, "checkpoint-00000002.safetensors", LOCK)
+REPLACED: dict[str, Callable[[Path, Path], object]] = {
+    "none": lambda path, outside: None,
+    "pipe": lambda path, outside: os.mkfifo(path),
+    "folder": lambda path, outside: path.mkdir(),
+    "device": lambda path, outside: path.symlink_to("/dev/zero"),
+    "dangling": lambda path, outside: path.symlink_to(outside / "new"),
+    "link": lambda path, outside: path.symlink_to(outside / "file"),
+}
+
+
+@target(lines_of((*ENTRIES, *REPLACED), ("1",)), size=300)
+def strange_folder(folder: Path, data: bytes) -> None:
+    """A folder of a run, described and resumed; each line of a case replaces an entry by what is
+    no file. Nothing outside is read or written."""
+    out, outside = folder / "case", folder / "outside"
+    out.mkdir()
+    outside.mkdir()
+    written(outside, "file", b"{}")
+    for name, held in zip(ENTRIES, (*split_files(next(seeds_of("run")), 3), b"", b""), strict=True):
+        written(out, name, held)
+    written(out, ENTRIES[3], next(seeds_of("checkpoint")))
+    for line in data.decode("utf-8", "replace").splitlines():
+        name, _, kind = line.partition(" ")
+        if name in ENTRIES and kind in REPLACED and (out / name).is_file():
+            (out / name).unlink()
+            REPLACED[kind](out / name, outside)
+    try:
+        stored = read_json(out / CONFIG)
+        with run_folder(out, stored, resume=True, overwrite=False):
+            repair_metrics(out, 2)
+            append_metrics(out, {"step": 3})
+            read_json(out / RESULT)
+        summarize(out)
+    finally:
+        assert [path.read_bytes() for path in outside.iterdir()] == [b"{}"]
 
 
 # --- firmware -------------------------------------------------------------------------------------

@@ -231,9 +231,7 @@ def _decode_all(
     before decoding."""
     first = read_picture(paths[0], None, options, root)
     reference = (paths[0], first.shape)
-    for path in paths:
-        ledger.opens(path.stat())  # before any is decoded: whether they fit is one question
-    ledger.keep(len(paths) * first.nbytes, str(root))
+    ledger.keep_of(paths, len(paths) * first.nbytes, str(root))
     parts = [np.empty((n, *first.shape), np.uint8) for n in (train, len(paths) - train)]
 
     def place(index: int) -> None:

@@ -61,10 +61,8 @@ def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
         )
     both = [*train, *test]
     first = read_picture(train[0][0], None, options, root)
-    for path in chain.from_iterable(both):
-        ledger.opens(path.stat())
     pixels = first.nbytes + first[0].nbytes  # of an image and its mask
-    ledger.keep(COPIES * pixels * len(both), str(root))
+    ledger.keep_of(chain.from_iterable(both), COPIES * pixels * len(both), str(root))
 
     def read(pair: tuple[Path, Path]) -> tuple[Pixels, Pixels]:
         image = read_picture(pair[0], (train[0][0], first.shape), options, root)

@@ -429,7 +429,8 @@ def _unpacked(path: Path, parquet: Any, stored: BinaryIO) -> Any:
         for index in range(about.num_row_groups):
             group = about.row_group(index)
             fixed = sum(_width(field.type) for field in schema)
-            ledger.keep(group.total_byte_size + fixed * group.num_rows, str(path))
+            # Pages, as they are unpacked and as columns.
+            ledger.keep(2 * group.total_byte_size + fixed * group.num_rows, str(path))
             ledger.keep(cell_bytes(group.num_rows, about.num_columns), str(path))
             parts.append(file.read_row_group(index))
         return pyarrow.concat_tables(parts) if parts else file.read()
