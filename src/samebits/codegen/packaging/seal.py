@@ -59,8 +59,11 @@ def file_bytes(folder: Path, name: str, limit: int) -> bytes:
 def file_sha256(folder: Path, name: str) -> str:
     """The SHA-256 of a file of the folder. Raises InputError or OSError where it is no regular
     file."""
+    digest = hashlib.sha256()
     with entrance.opened(folder / name, within=folder) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str], set[str]]:
