@@ -4,15 +4,22 @@
    Every call goes to a log: "open PATH" (of a file that may be new), "truncate PATH" (as it is
    opened), "write PATH", "fsync PATH -> BYTES", "rename PATH -> PATH" ... The number of a call is
    that of its line. Nothing happens before samebits_arm, and nothing in a
-   program that the process starts. */
+   program that the process starts.
+
+   It counts two more things, for failing.py: allocations from a size on (samebits_starve), which
+   fail then, and messages that go through sockets (samebits_silence), at one of which the process
+   stops, dies, or loses the connection. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -23,15 +30,23 @@ enum { WATCH, KILL, KILL_AFTER, FAIL, FULL };
 
 static char root[PATH_MAX];
 static long count, fatal;
-static int mode, failure, record = -1;
+static int mode, failure, record = -1, reading;
 
 void samebits_arm(const char *folder, int how, long number, int error, int descriptor);
+void samebits_note_reading(void);
+void samebits_starve(long number, long failures, size_t bytes);
+long samebits_allocations(void);
+void samebits_silence(int how, long number);
+long samebits_messages(void);
 
 void samebits_arm(const char *folder, int how, long number, int error, int descriptor)
 {
     snprintf(root, sizeof root, "%s", folder);
     mode = how, fatal = number, failure = error, record = descriptor, count = 0;
 }
+
+/* Files opened to be read go to the log as well, as "load PATH". */
+void samebits_note_reading(void) { reading = 1; }
 
 /* The real function, by name. */
 static void *real(const char *name)
@@ -137,12 +152,56 @@ CALL(int, symlink, (const char *t, const char *p), (t, p), ONE(AT_FDCWD, p), "li
 CALL(int, link, (const char *a, const char *b), (a, b), TWO(AT_FDCWD, b, AT_FDCWD, a), "link",
      second, 1)
 
+/* --- messages between processes --- */
+
+enum { STOP = 1, DIE, CUT };
+
+static long messages, last_message;
+static int silence;
+
+void samebits_silence(int how, long number)
+{
+    silence = how, last_message = number, messages = 0;
+}
+
+long samebits_messages(void) { return messages; }
+
+/* What goes to a descriptor, if that is a socket, is a message: true where it is cut off. */
+static int message(int f)
+{
+    struct stat status;
+    int before = errno;
+    if (silence == 0 || fstat(f, &status) != 0 || !S_ISSOCK(status.st_mode)) {
+        errno = before;
+        return 0;
+    }
+    if (__atomic_add_fetch(&messages, 1, __ATOMIC_RELAXED) != last_message) return 0;
+    if (silence == STOP) kill(getpid(), SIGSTOP);
+    if (silence == DIE) _exit(137);
+    if (silence != CUT) return 0;
+    shutdown(f, SHUT_RDWR);
+    errno = ECONNRESET;
+    return 1;
+}
+
+#define SEND(name, type, parameters, arguments)                                                    \
+    type name parameters                                                                           \
+    {                                                                                              \
+        if (message(f)) return -1;                                                                 \
+        return ((type(*) parameters)real(#name))arguments;                                         \
+    }
+
+SEND(send, ssize_t, (int f, const void *b, size_t n, int o), (f, b, n, o))
+SEND(sendmsg, ssize_t, (int f, const struct msghdr *m, int o), (f, m, o))
+SEND(sendmmsg, int, (int f, struct mmsghdr *m, unsigned n, int o), (f, m, n, o))
+
 /* Half of it is on its way to the disk when a process is killed while it writes. */
 #define WRITE(name, parameters, arguments, half)                                                   \
     ssize_t name parameters                                                                        \
     {                                                                                              \
         char path[PATH_MAX];                                                                       \
         ssize_t result;                                                                            \
+        if (message(f)) return -1;                                                                 \
         whole(path, f, NULL);                                                                      \
         if (mode == KILL && count + 1 == fatal && n > 1 && below_root(path))                       \
             ((ssize_t(*) parameters)real(#name))half;                                              \
@@ -166,6 +225,7 @@ WRITE(sendfile64, (int f, int i, off64_t *o, size_t n), (f, i, o, n), (f, i, o, 
         mode_t m = 0;                                                                              \
         int result;                                                                                \
         int changes = (flags & (O_CREAT | O_TRUNC)) != 0;                                          \
+        const char *what = changes ? flags & O_TRUNC ? "truncate" : "open" : "load";               \
         if (flags & (O_CREAT | O_TMPFILE)) {                                                       \
             va_list rest;                                                                          \
             va_start(rest, flags);                                                                 \
@@ -173,7 +233,7 @@ WRITE(sendfile64, (int f, int i, off64_t *o, size_t n), (f, i, o, n), (f, i, o, 
             va_end(rest);                                                                          \
         }                                                                                          \
         whole(path, folder, p);                                                                    \
-        if (changes && fault(flags & O_TRUNC ? "truncate" : "open", path, NULL, 1)) return -1;        \
+        if ((changes || reading) && fault(what, path, NULL, changes)) return -1;                   \
         result = ((int (*)(first const char *, int, ...))real(#name))(__VA_ARGS__);                \
         if (changes) done(path);                                                                   \
         return result;                                                                             \
@@ -185,3 +245,51 @@ OPEN(open, NONE, AT_FDCWD, p, flags, m)
 OPEN(open64, NONE, AT_FDCWD, p, flags, m)
 OPEN(openat, FOLDER, d, d, p, flags, m)
 OPEN(openat64, FOLDER, d, d, p, flags, m)
+
+/* --- memory --- */
+
+void *__libc_malloc(size_t n); /* of glibc: what the functions below stand before */
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+
+static long allocations, scarce, scarcity;
+static size_t least;
+
+/* From now on count allocations of at least `bytes`; those from `number` on, so many, fail. */
+void samebits_starve(long number, long failures, size_t bytes)
+{
+    allocations = 0, scarce = number, scarcity = failures, least = bytes;
+}
+
+long samebits_allocations(void) { return allocations; }
+
+static int denied(size_t n)
+{
+    long number;
+    if (least == 0 || n < least) return 0;
+    number = __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+    if (number < scarce || number - scarce >= scarcity) return 0;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *malloc(size_t n) { return denied(n) ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { return denied(n * size) ? NULL : __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { return denied(n) ? NULL : __libc_realloc(p, n); }
+void *memalign(size_t a, size_t n) { return denied(n) ? NULL : __libc_memalign(a, n); }
+void *aligned_alloc(size_t a, size_t n) { return memalign(a, n); }
+
+int posix_memalign(void **out, size_t alignment, size_t n)
+{
+    void *found = memalign(alignment, n);
+    if (found == NULL) return ENOMEM;
+    *out = found;
+    return 0;
+}
+
+void *mmap(void *p, size_t n, int protection, int flags, int f, off_t o)
+{
+    if ((flags & MAP_ANONYMOUS) && denied(n)) return MAP_FAILED;
+    return (void *)syscall(SYS_mmap, p, n, protection, flags, f, o);
+}

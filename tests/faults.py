@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from samebits.csrc import compiler
 from samebits.errors import SamebitsError
@@ -242,7 +243,13 @@ def main(folder: str, stride: str, *wanted: str) -> None:
 
 
 def run(folder: Path, stride: int, *cases: str) -> dict[str, dict[str, int | str]]:
-    """`main` in a process with the library, which is made in `folder`, preloaded: by case.
+    """`main` in a process with the library, which is made in `folder`: what it found, by case."""
+    results = preloaded("faults.py", folder, str(stride), *cases)
+    return {str(result.pop("case")): result for result in results}
+
+
+def preloaded(script: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The lines of JSON of `script WORK ARGUMENTS`, with the library that is made in `folder`.
 
     The files lie in memory where there is such a file system: nothing has to wait for a disk.
     """
@@ -252,30 +259,20 @@ def run(folder: Path, stride: int, *cases: str) -> dict[str, dict[str, int | str
     command.append("-U_FORTIFY_SOURCE")  # which some compilers set, and whose `open` is inline
     subprocess.run([*command, "-o", library, here / "faults.c", "-ldl"], check=True)
     memory = MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else folder
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "SAMEBITS_FAULTS": str(library),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH")))),
+    }
     with tempfile.TemporaryDirectory(prefix="samebits-faults-", dir=memory) as work:
-        return _run(library, work, stride, cases)
-
-
-def _run(
-    library: Path, work: str, stride: int, cases: Sequence[str]
-) -> dict[str, dict[str, int | str]]:
-    here = Path(__file__).parent
-    done = subprocess.run(
-        [sys.executable, str(here / "faults.py"), work, str(stride), *cases],
-        env={
-            **os.environ,
-            "LD_PRELOAD": str(library),
-            "SAMEBITS_FAULTS": str(library),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(here),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        done = subprocess.run(
+            [sys.executable, str(here / script), work, *arguments],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    return {result.pop("case"): result for result in results}
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -12,6 +13,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 import torch
+from google.protobuf.message import EncodeError
 
 import samebits as sb
 from samebits import api, progress
@@ -168,6 +170,9 @@ def test_a_warning_is_a_sentence(samebits, audit):
             "2.00 GiB more of free memory",
         ),
         (np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("f8")), "8.00 TiB more of free"),
+        (SystemError("<method 'at'> returned NULL without setting an exception"), "enough free"),
+        (SystemError("error return without exception set"), "enough free memory"),
+        (EncodeError("Failed to serialize proto"), "enough free memory"),
     ],
 )
 def test_out_of_memory(samebits, audit, error, amount):
@@ -329,3 +334,19 @@ def test_training_on_a_terminal(terminal):
     assert "2/6" in shown
     assert "mlp bfp: epoch 1  step 3  train loss 0.5000  test accuracy 100.00 %  (2.0 s)" in shown
     assert "[red]resuming" in shown
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, a full disk")
+def test_output_that_cannot_be_written():
+    """What is still in Python's buffer when the command is done: a sentence and an exit code."""
+    command = [sys.executable, "-m", "samebits", "--version"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "error: standard output: cannot be written (No space left on device); give it another"
+    )
+    assert done.stderr.count("\n") == 2, done.stderr

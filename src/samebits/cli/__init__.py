@@ -5,7 +5,9 @@ Exit codes: 0 done, 1 a check failed, 2 bad usage or bad input, 130 interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -40,7 +42,7 @@ from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
-from samebits.errors import FidelityError, PackageError
+from samebits.errors import FidelityError, PackageError, SamebitsError
 
 __all__ = ["app", "main"]
 
@@ -121,9 +123,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             prog_name="samebits",
             standalone_mode=False,
         )
-        if code != INTERRUPTED:
-            return code or 0
-        raise KeyboardInterrupt  # which typer has made an exit code
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt  # which typer has made an exit code
+        _written()
+        return code or 0
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -134,5 +137,20 @@ def _run(arguments: Sequence[str] | None) -> int:
         text = told(error)
         if text is None:
             raise
-        print(text, file=sys.stderr)
+        with contextlib.suppress(OSError):  # where stderr itself is a file on a full disk
+            print(text, file=sys.stderr)
         return FAILED if isinstance(error, FidelityError | PackageError) else BAD_INPUT
+
+
+def _written() -> None:
+    """Write out what was printed. SamebitsError where that fails: Python itself would only say
+    that it ignores it, once no exit code can be chosen any more."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is tried again
+        raise SamebitsError(
+            f"standard output: cannot be written ({error.strerror or error}); give it another "
+            "place, or read what the command has written in its files"
+        ) from error

@@ -18,9 +18,14 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 
 _ASKED = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate:? ([\d.]+ \w+)")
 _MEMORY = re.compile(
-    r"out of memory|not enough memory|can(?:'t|not) allocate memory|bad_alloc|ALLOC_FAILED",
+    # The last are protobuf's words; files above its limit are refused before.
+    r"out of memory|not enough memory|can(?:'t|not) allocate memory|bad_alloc|ALLOC_FAILED"
+    r"|Failed to serialize proto",
     re.IGNORECASE,
 )
+# What Python says of C code that failed and did not say why: seen where numpy, or Python's own
+# compiler, got no memory.
+_SILENT = re.compile(r"without (setting an exception|exception set)$")
 _ORIGIN = re.compile(r" ?\(Triggered internally at .*?\)\.?")  # of torch's warnings
 
 
@@ -94,7 +99,8 @@ def _shortage(error: BaseException | None) -> BaseException | None:
     input, may be where memory ends."""
     while error is not None:
         told = not isinstance(error, SamebitsError) and _MEMORY.search(str(error))
-        if told or isinstance(error, MemoryError):
+        silent = isinstance(error, SystemError) and _SILENT.search(str(error))
+        if told or silent or isinstance(error, MemoryError):
             return error
         error = error.__cause__
     return None

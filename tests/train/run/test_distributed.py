@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from samebits.errors import InputError, WorkerError
+from samebits.train.run import distributed
 from samebits.train.run.distributed import ALONE, join, terminable, world_size
 from worker_threads import Hub
 
@@ -40,6 +41,24 @@ def test_agreement():
     Hub(3).run(lambda worker: worker.agree({"options": "a", "steps": "7"}))
     with pytest.raises(InputError, match="expected the same steps on every worker, found another"):
         Hub(3).run(lambda worker: worker.agree({"options": "a", "steps": str(worker.rank // 2)}))
+
+
+def test_another_version_is_refused_by_name(monkeypatch):
+    """By a store that all have, before any message; one worker speaks, the others end."""
+    monkeypatch.setattr(distributed, "PATIENCE", 0)
+    store, said = torch.distributed.HashStore(), []
+    for rank, number in enumerate(("1.2", "1.2", "1.3")):
+        store.set(f"samebits/version/{rank}", number)
+    for rank, own in ((2, "1.3"), (0, "1.2"), (1, "1.2")):
+        monkeypatch.setattr(distributed, "version", lambda name, own=own: own)
+        with pytest.raises((InputError, SystemExit)) as caught:
+            distributed._check_versions(store, rank, 3)
+        said.append(caught.value)
+    assert str(said[0]) == (
+        "expected the same version of samebits on every worker, found 1.3 on worker 2 and 1.2 on "
+        "worker 0; install one version everywhere"
+    )
+    assert [error.code for error in said[1:]] == [2, 2]
 
 
 def test_incomplete_environment(monkeypatch):

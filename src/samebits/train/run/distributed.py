@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +37,7 @@ T = TypeVar("T")
 TIMEOUT = 600.0  # seconds without an answer after which a worker counts as lost
 PATIENCE = 0.5  # seconds a silent worker leaves to the one that prints
 _MOMENT = 0.01  # seconds until a signal that was ignored is sent again
-_FAILED, _LOST = "samebits/failed", "samebits/lost"
+_FAILED, _LOST, _VERSION = "samebits/failed", "samebits/lost", "samebits/version"
 _ADVICE = "earlier checkpoints are intact: run again with --resume"
 
 
@@ -162,6 +163,7 @@ def _rendezvous(timeout: float, device: torch.device) -> tuple[Any, int, int]:
     try:
         store, rank, size = next(rendezvous("env://", timeout=wait))
         store.set_timeout(wait)
+        _check_versions(store, rank, size)
         backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
@@ -170,6 +172,25 @@ def _rendezvous(timeout: float, device: torch.device) -> tuple[Any, int, int]:
             "all of them with torchrun, with the same --nnodes and --nproc-per-node"
         ) from error
     return store, rank, size
+
+
+def _check_versions(store: Any, rank: int, size: int) -> None:
+    """InputError where another worker has another version of samebits, before anything is sent
+    that only one of them may understand. In all but one worker SystemExit(2) instead."""
+    own = version("samebits")
+    store.set(f"{_VERSION}/{rank}", own)
+    found = [store.get(f"{_VERSION}/{other}").decode() for other in range(size)]
+    others = [other for other, theirs in enumerate(found) if theirs != found[0]]
+    if not others:
+        return
+    speaks = store.add(_VERSION, 1) == 1
+    time.sleep(PATIENCE)  # the store may end with this process: let the others read it
+    if not speaks:
+        raise SystemExit(2)
+    raise InputError(
+        f"expected the same version of samebits on every worker, found {found[others[0]]} on "
+        f"worker {others[0]} and {found[0]} on worker 0; install one version everywhere"
+    )
 
 
 class _Joined(Workers):

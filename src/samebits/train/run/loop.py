@@ -303,11 +303,15 @@ class _Run:
 
     def agree(self, first: int) -> None:
         """InputError unless every worker is about to take the same step of the same run."""
+        names = self.config.to_dict().keys()
         facts = {key: value for key, value in self.identity.items() if key != "data"}
+        options = {key: value for key, value in facts.items() if key in names}
+        data = {key: value for key, value in facts.items() if key not in names}
         state = parameter_sha256(self.engine.model.state_dict())
         self.workers.agree(
             {
-                "options and data": json.dumps(facts),
+                "options": json.dumps(options),
+                "data": json.dumps(data),
                 "number of steps done": str(first),
                 "parameters": state,
             }
