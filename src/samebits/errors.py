@@ -17,7 +17,17 @@ _ARGUMENTS = {
 }
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # a command, or what another program said
+# Control characters but tabs and line ends, and what turns the direction of writing: they let a
+# terminal do things, or a name look like another.
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _COMMAND = re.compile(r"\b(samebits|torchrun) [a-zA-Z-]")
+
+
+def visible(text: str) -> str:
+    """A text in which names of files may stand, with escapes for what would not be seen."""
+    if text.isprintable():
+        return text
+    return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def listed(lines: Sequence[str]) -> str:

@@ -24,34 +24,35 @@ from samebits.reports.page.histogram import Histogram, Histograms, NamedHistogra
 from samebits.reports.page.matrix import Matrix, MatrixCell
 from samebits.reports.page.rows import LayerRow, LayerTable
 from samebits.reports.plots import Curve, line_plot
+from samebits.reports.report import Report
 
+# What turns the direction of writing: U+061C, 200E, 200F, 202A to 202E, 2066 to 2069.
+TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 NASTY = "<script>alert('x')</script>\"&"
-HISTOGRAM = Histogram([1, 0, 2], NASTY, NASTY)
 
 
-def every_block():
-    """One block of every kind, all of whose texts are nasty."""
+def every_block(text=NASTY):
+    """One block of every kind, all of whose texts are this one."""
+    histogram = Histogram([1, 0, 2], text, text)
     blocks = [
-        Paragraph(NASTY),
-        Command([NASTY, NASTY]),
-        Status("bad", NASTY),
-        Links([(NASTY, NASTY)]),
-        Figures([(NASTY, NASTY, NASTY)]),
-        Table((NASTY, "n"), [(NASTY, "1")], caption=NASTY, code=(NASTY,), keys=["row-1"]),
-        Figure(line_plot([Curve(NASTY, [1], [2])], x_title=NASTY, y_title="y"), NASTY, NASTY),
-        drawing(NASTY, {"a": Item(NASTY, NASTY, "row-1"), "b": Item(NASTY)}, [("a", "b")]),
-        ArenaMap([ArenaBar((NASTY,), 0, 1, 0, 8, 1)], [8, 8], 8, 8),
-        Histograms([NamedHistogram(NASTY, NASTY, HISTOGRAM)]),
-        Matrix([NASTY], [(NASTY, [MatrixCell("good", NASTY, NASTY)])]),
-        LayerTable(
-            [(NASTY, False)], [LayerRow("k", NASTY, NASTY, [NASTY], HISTOGRAM)], [""], True, 1
-        ),
+        Paragraph(text),
+        Command([text, text]),
+        Status("bad", text),
+        Links([(text, text)]),
+        Figures([(text, text, text)]),
+        Table((text, "n"), [(text, "1")], caption=text, code=(text,), keys=["row-1"]),
+        Figure(line_plot([Curve(NASTY, [1], [2])], x_title=NASTY, y_title="y"), text, text),
+        drawing(text, {"a": Item(text, text, "row-1"), "b": Item(text)}, [("a", "b")]),
+        ArenaMap([ArenaBar((text,), 0, 1, 0, 8, 1)], [8, 8], 8, 8),
+        Histograms([NamedHistogram(text, text, histogram)]),
+        Matrix([text], [(text, [MatrixCell("good", text, text)])]),
+        LayerTable([(text, False)], [LayerRow("k", text, text, [text], histogram)], [""], True, 1),
     ]
-    return [*blocks, Fold(NASTY, blocks[:1], "fold-1")]
+    return [*blocks, Fold(text, blocks[:1], "fold-1")]
 
 
-def page():
-    return render_page(NASTY, NASTY, [Section(NASTY, every_block())])
+def page(text=NASTY):
+    return render_page(text, text, [Section(text, every_block(text))])
 
 
 def test_all_text_of_a_page_is_escaped():
@@ -59,6 +60,14 @@ def test_all_text_of_a_page_is_escaped():
     assert text.count("<script") == 1  # the page's own
     assert "<script>alert" not in text
     assert 'aria-label="&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&quot;&amp;"' in text
+
+
+def test_nothing_turns_the_direction_of_writing():
+    """Names that look like others, and control characters."""
+    text = page(f"abc{TURNING}\x1b[2J\x85")
+    assert not set(text) & set(f"{TURNING}\x1b\x85")
+    assert "abc\\u061c\\u200e\\u200f\\u202a\\u202b\\u202c\\u202d\\u202e\\u2066" in text
+    assert str(Report(f"größe\n{TURNING[-2:]}")) == "größe\n\\u2068\\u2069"
 
 
 def test_the_policy_allows_the_script_of_the_page_and_no_other():

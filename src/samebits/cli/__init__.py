@@ -42,7 +42,7 @@ from samebits.cli.simulate import simulate_command
 from samebits.cli.trace import audit_command, trace_command
 from samebits.cli.train import train_command
 from samebits.cli.verify import verify_command
-from samebits.errors import FidelityError, PackageError, SamebitsError
+from samebits.errors import FidelityError, PackageError, SamebitsError, visible
 
 __all__ = ["app", "main"]
 
@@ -138,7 +138,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if text is None:
             raise
         with contextlib.suppress(OSError):  # where stderr itself is a file on a full disk
-            print(text, file=sys.stderr)
+            print(visible(text), file=sys.stderr)
         return FAILED if isinstance(error, FidelityError | PackageError) else BAD_INPUT
 
 

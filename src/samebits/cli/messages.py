@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import typer
 
-from samebits.errors import SamebitsError
+from samebits.errors import SamebitsError, visible
 from samebits.explanations import MEMORY, USAGE, code_of
 
 # The parent of all errors of usage; typer names it no more publicly than so.
@@ -126,4 +126,4 @@ def show_warning(
 ) -> None:
     """Print a warning of Python as one sentence, without its line of source code."""
     text = _ORIGIN.sub("", " ".join(str(message).split()))
-    print(f"warning: {text}", file=sys.stderr)
+    print(f"warning: {visible(text)}", file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from samebits import progress
+from samebits.errors import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -75,6 +76,7 @@ class Drawn:
 
     def say(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
+        text = visible(text)
         if self._bar is None:
             print(text, file=sys.stderr)
         else:

@@ -97,6 +97,10 @@ SAMEBITS_INLINE int32_t samebits_chunk(const samebits_rescale *r, int32_t i, int
 #include <arm_neon.h>
 #endif
 
+#if defined(SAMEBITS_AVX2) && defined(SAMEBITS_NEON)
+#error "samebits_scale16 has two vectors of AVX2 or four of NEON: define neither, the compiler does"
+#endif
+
 /* --- AVX-512 ----------------------------------------------------------------------------- */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from samebits.errors import visible
+
 if TYPE_CHECKING:
     import jinja2
 
@@ -135,7 +137,7 @@ def render_page(title: str, summary: str, sections: Sequence[Section]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     keyed = [(f"part-{number}", part) for number, part in enumerate(sections, 1)]
     numbers = itertools.count(1)
-    return environment.get_template("page.html").render(
+    page = environment.get_template("page.html").render(
         title=title,
         summary=summary,
         sections=keyed,
@@ -147,6 +149,7 @@ def render_page(title: str, summary: str, sections: Sequence[Section]) -> str:
         number=lambda: next(numbers),
         drawn=lambda figure: Markup(_drawn(figure, next(numbers))),
     )
+    return visible(page)
 
 
 def _drawn(figure: Figure, number: int) -> str:

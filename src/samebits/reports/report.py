@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samebits.errors import visible
 from samebits.files import write_atomically
 from samebits.reports.html import NUMBER, PageBlock, Paragraph, Section, Table, render_page
 from samebits.settled import settled
@@ -30,7 +31,7 @@ class Report:
         for section in self.sections:
             blocks = [text for text in map(_text, section.blocks) if text]
             parts.append("\n".join([section.title, *blocks] if section.title else blocks))
-        return "\n\n".join(part for part in parts if part)
+        return visible("\n\n".join(part for part in parts if part))
 
     @property
     @settled

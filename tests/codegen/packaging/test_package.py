@@ -138,7 +138,7 @@ def test_report_names_layers_and_memory(tmp_path: Path) -> None:
 
 def test_text_of_a_model_is_quoted_in_c(cc: str, tmp_path: Path) -> None:
     """In string literals, escaped; in comments and pages letters alone; else nowhere."""
-    evil = '*/ "; #include </etc/passwd> \n\\ %s ../../x'
+    evil = '*/ "; #include </etc/passwd> \n\\ %s ../../x\u202e\u2066\x1b'
     g = GraphBuilder(evil)
     x = g.input(evil, "int8", (4,))
     y = g.add("clip", [x], {"low": -1, "high": 1}, name=evil, outputs=[evil + "out"])
@@ -146,8 +146,10 @@ def test_text_of_a_model_is_quoted_in_c(cc: str, tmp_path: Path) -> None:
     for file in (tmp_path / "out").rglob("*"):
         if file.is_file() and file.name not in ("report.json", "model.h", "README.md"):
             assert "passwd" not in file.read_text()
+        if file.is_file():
+            assert not set(file.read_text()) & set("\u202e\u2066\x1b")
     lines = (tmp_path / "out" / "model.h").read_text().splitlines()
-    literal = r'"*/ \042; #include </etc/passwd> \012\134 %s ../../x'
+    literal = r'"*/ \042; #include </etc/passwd> \012\134 %s ../../x\342\200\256\342\201\246\033'
     assert f'#define MODEL_INPUT0_NAME {literal}"' in lines
     assert f'#define MODEL_OUTPUT0_NAME {literal}out"' in lines
     assert lines[0].startswith("/* ?? ?; ?include ??etc?passwd?".replace(";", "?"))
