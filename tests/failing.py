@@ -52,6 +52,10 @@ from samebits.files import write_archive
 
 LEAST = 1 << 14  # bytes of an allocation that may fail; smaller ones the C library has in store
 LIBRARY = (-signal.SIGSEGV, -signal.SIGABRT, 127)  # exit codes of processes that libraries ended
+MATPLOTLIB = (  # what it says, in exceptions of other names, where FreeType gets no memory
+    "Exception ignored in: 'read_from_file_callback'",
+    "RuntimeError: i exceeds the available number of char maps",
+)
 PATIENCE = 100  # seconds that a child may take
 TIMEOUT = 1.5  # seconds after which a worker counts as lost
 STOP, DIE, CUT = 1, 2, 3  # what a worker does in place of a message, in faults.c
@@ -368,7 +372,7 @@ def ended_by_library(done: Ended, failure: Failure) -> bool:
     """Whether another library ended a process that got no memory, or swallowed the error."""
     if not failure.kind.startswith("memory"):
         return False
-    return done.code in LIBRARY or "Exception ignored in: 'read_from_file_callback'" in done.err
+    return done.code in LIBRARY or any(words in done.err for words in MATPLOTLIB)
 
 
 def check_end(done: Ended) -> None:

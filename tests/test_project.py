@@ -114,7 +114,8 @@ def test_a_workflow(path):
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             if "uses" in step:
-                assert re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"])
+                assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"])
+                assert re.search(rf"{step['uses']} # v\d+\.\d+\.\d+\n", path.read_text())
             if step.get("uses", "").startswith("actions/setup-python"):
                 asked = step["with"]["python-version"]
                 assert asked == ("${{ matrix.python-version }}" if matrix else pythons()[0])

@@ -15,6 +15,7 @@ from samebits.numerics import philox
 from samebits.train.run.checkpoint import list_checkpoints
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import Silent, train
+from samebits.train.run.record import read_json
 
 
 def data():
@@ -99,3 +100,10 @@ def test_folder_that_cannot_be_made():
         pytest.skip("needs /proc, in which nobody can make a folder")
     with pytest.raises(InputError, match=r"cannot be created .*; give another --out"):
         train(CONFIG, DATA, Path("/proc/samebits"))
+
+
+def test_a_record_that_cannot_be_read_is_not_one_that_is_missing(tmp_path):
+    """Else a report would leave out what it says, without a word."""
+    assert read_json(tmp_path / "none") == read_json(tmp_path) == {}
+    with pytest.raises(OSError, match="File name too long"):
+        read_json(tmp_path / ("x" * 300))

@@ -160,10 +160,11 @@ def first_difference(want: Mapping[str, Any], have: Mapping[str, Any]) -> str | 
 
 def read_json(path: Path) -> Record:
     """The object in a JSON file of a run folder; empty if there is none. Raises InputError for a
-    link, a pipe and all that is no file, and for one that is too large."""
+    link, a pipe and all that is no file, and for one that is too large; OSError where one cannot be
+    read."""
     try:
         record = json.loads(read(path, LARGEST_FILE, within=path.parent))
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}
 
