@@ -305,7 +305,7 @@ class Bench:
                     self.by_libraries += 1
                 else:
                     check_end(done)
-                self._check_files(folder, done.code)
+                self._check_files(folder, done)
             if self.case.run:
                 self._check_resumed(folder)
         except AssertionError as error:
@@ -330,11 +330,14 @@ class Bench:
         if any(worker.code for worker in others):
             assert told, f"nothing is told: {[w.code for w in both]} {first.err} {second.err}"
 
-    def _check_files(self, folder: Path, code: int) -> None:
+    def _check_files(self, folder: Path, done: Ended) -> None:
         """Every file is that of before or of after, and where all is well of after."""
         if self.case.run:
             check_run(folder / self.case.run, self.before)
             return
+        check_litter(folder)
+        if "native kernels are off" in done.err:
+            return  # a plan says what a pass holds, which is more without them
         found = state(folder)
         for name in {**found, **self.before, **self.after}:
             texts = [plain(name, s[name]) for s in (self.before, self.after) if name in s]
@@ -351,9 +354,8 @@ class Bench:
                 {n for n in s if n.startswith(f"{place}/")} for s in (self.before, self.after)
             ]
             assert names in wholes, f"{place} is a part"
-        if code == 0:
+        if done.code == 0:
             assert set(found) == set(self.after), f"done, but found {sorted(found)}"
-        check_litter(folder)
 
     def _check_resumed(self, folder: Path) -> None:
         """The run, continued with nothing that fails, ends with the undisturbed bits."""
