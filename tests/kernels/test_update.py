@@ -9,6 +9,7 @@ import random
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compare import assert_same
 from samebits import kernels
@@ -296,6 +297,41 @@ def test_adam(k, draw, e_g, decoupled):
         assert_same(m, new.first[0], g)
         assert_same(s, new.root[0], g)
         assert_same(out, expected, p)
+
+
+class NoCopyOntoItself(TorchDispatchMode):
+    """Refuses, as CUDA does, to copy a tensor onto its own memory."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.copy_.default:
+            assert args[0].data_ptr() != args[1].data_ptr()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("order", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("shape", [(4, 6, 1, 1), (4, 1, 2, 3), (2, 3, 2, 2)])
+def test_adam_of_images(k, shape, order):
+    """Every shape has the bits of its elements in a row, in memory of any order."""
+    count = math.prod(shape)
+    codes, delayed = state(count, 100, 3)
+    given = {
+        "g": torch.tensor([i * 70001 - 2**20 for i in range(count)], dtype=torch.int32),
+        "codes": int8(codes), "delayed": int16(delayed), "first": int16(directions(count, 5)),
+        "root": int16([abs(c) for c in directions(count, 6)]),
+    }  # fmt: skip
+    numbers = {
+        "e_g": -30, "e_a": -23, "e_first": -20, "e_root": -19, "beta1": 0.8, "beta2": 0.99,
+        "coupled": 0.125, "decoupled": 0.0, "c1": 0.2, "c2": 0.1, "eps": 1e-8, "draw": None,
+    }  # fmt: skip
+    found = []
+    for placed in (lambda v: v.clone(), lambda v: v.view(shape).clone(memory_format=order)):
+        tensors = {name: placed(v) for name, v in given.items()}
+        out = torch.empty_like(tensors["first"])
+        with NoCopyOntoItself():
+            exponents = k.adam(AdamTerms(**tensors, **numbers), out)
+        results = (out, tensors["first"], tensors["root"])
+        found.append((exponents, *(v.flatten().tolist() for v in results)))
+    assert found[0] == found[1]
 
 
 def test_random_bits_of_images(k):

@@ -95,7 +95,9 @@ def adam(terms: AdamTerms, weights: Tensor, out: Tensor) -> tuple[int, int, int]
 
 
 def _put(v: Tensor, flat: Tensor) -> None:
-    """Write what `in_order` gave back, which may have been a copy."""
+    """Write what `in_order` gave back, unless it is a view: a GPU copies no tensor onto itself."""
+    if flat.data_ptr() == v.data_ptr():
+        return
     if v.dim() == 4:
         n, c, h, w = v.shape
         v.copy_(flat.view(n, h, w, c).permute(0, 3, 1, 2))
