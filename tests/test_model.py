@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import samebits as sb
 from samebits.codegen import write_package
 from samebits.errors import CheckpointError, InputError, UnsupportedError
 from samebits.ir import GraphBuilder
@@ -240,3 +241,21 @@ def test_kinds(tmp_path, trained):
     }
     for kind, paths in found.items():
         assert [kind_of(path) for path in paths] == [kind] * len(paths)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ""])
+def test_a_small_file_of_huge_values_is_refused(tmp_path, suffix):
+    """Nothing is computed before the sizes are known, in a file or in a compiled folder."""
+    g = GraphBuilder("bomb")
+    x = g.input("x", "float32", (1, 4))
+    wide = g.add("Expand", [x], {"shape": (1 << 24, 4)}, outputs=["wide"])
+    graph = g.build([g.add("ReduceMax", [wide], {"axes": (0,), "keepdims": 1})])
+    path = tmp_path / f"bomb{suffix}"
+    file = path if suffix else path / "model.onnx"
+    file.parent.mkdir(exist_ok=True)
+    save_qdq(graph, file)
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value).startswith(f"{path}: value 'wide': expected at most 536870912 bytes")
+    with sb.memory_limit("4GiB"):
+        assert load(path).graph is not None

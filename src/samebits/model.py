@@ -34,7 +34,7 @@ CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 
 EXPORTED = ".pt2"
-
+IN_HAND = 24  # bytes for each element of a value: it, in binary64, and what is counted of it
 EXPECTED = (
     f"an .onnx or {EXPORTED} file, a training output folder, a checkpoint or a compiled folder"
 )
@@ -207,13 +207,13 @@ def load(
         graph, known = read_graph(file, part=part, within=within), facts(file, within)
         return Model(
             str(path),
-            graph,
+            _held(graph, path),
             rate=known.rate,
             fidelity=restored(known.fidelity),
             package=within if part == WHOLE else None,
         )
     if kind == "exported":
-        return Model(str(path), cut(_read_exported(path), part))
+        return Model(str(path), _held(cut(_read_exported(path), part), path))
     if kind == "firmware":
         return load_firmware(path)
     if kind == "training":
@@ -228,6 +228,15 @@ def load(
         f"{path}: expected {EXPECTED}, found {found}; write ONNX with the tool that it is from, or "
         f"give {CALLABLE}"
     )
+
+
+def _held(graph: Graph, path: Path) -> Graph:
+    """The graph. Raises InputError where one of its values alone is more than a load may take: a
+    few bytes of a file may ask for it (Expand, Resize, Tile)."""
+    sizes = {name: value.size for name, value in graph.values.items()}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    with ledger.hold(IN_HAND * sizes.get(largest, 0), f"{path}: value {largest!r}"):
+        return graph
 
 
 def check_part(part: Excerpt, kind: Kind | None, path: Path) -> None:
