@@ -221,12 +221,7 @@ class Network(Reported):
         """
         from samebits.verification.package import rebuild
 
-        if self.model.package is None:
-            raise InputError(
-                f"{self.source}: expected a folder that samebits compile or ship wrote to build "
-                f"again, found a {self.kind}; compile it"
-            )
-        return rebuild(self.model.package, Path(out).absolute())
+        return rebuild(self.model, Path(out).absolute())
 
     @settled
     def as_steps(self) -> Network:

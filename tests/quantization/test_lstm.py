@@ -24,11 +24,11 @@ from samebits.pytorch import import_module
 from samebits.pytorch.executor import TorchExecutor
 from samebits.quantization.lstm import (
     GROWTH,
-    ROLES,
     RecurrentReport,
     RecurrentSettings,
     quantize_recurrent,
 )
+from samebits.quantization.roles import ROLES
 from samebits.verification.inputs import dequantize, quantize_samples
 
 Array = np.ndarray[Any, Any]

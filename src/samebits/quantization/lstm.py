@@ -24,7 +24,7 @@ import numpy as np
 
 from samebits import progress
 from samebits.errors import InputError
-from samebits.ir import Graph, Node, Trait, has
+from samebits.ir import Graph, Trait, has
 from samebits.ir.fidelity import Held
 from samebits.ir.many import Live
 from samebits.ir.reuse import Reuse
@@ -50,9 +50,10 @@ from samebits.quantization.pieces import (
     observe_steps,
     windows,
 )
-from samebits.quantization.placement import Placement, is_movement, place
+from samebits.quantization.placement import Placement, place
 from samebits.quantization.recurrent_checks import check_parameters, check_varying
 from samebits.quantization.report import constant_report
+from samebits.quantization.roles import CELL, ROLES, SUM, gates_of, roles_of
 from samebits.quantization.settings import ACTIVATIONS, WIDTHS, Settings
 from samebits.quantization.stored import float_network
 from samebits.quantization.trial import (
@@ -70,17 +71,12 @@ from samebits.spec import formats
 
 Array = np.ndarray[Any, Any]
 
-SUM = "sum"  # of a gate
-GATE = "gate"  # what its function gives: Q0.15
-CELL = "cell"
-ROLES = (WEIGHTS, INPUT, DATA, SUM, GATE, CELL)
 GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
 SUM_SCALE = Fraction(1, 1 << 12)  # Q3.12
 SUM_END = Fraction(8)  # a gate that closes to 3e-4 forgets a tenth of its cell in 300 steps
 CLOSED = Fraction(1, 1 << 11)  # of a cell state up to 16: beyond 8 its tanh is 1 within 2**-22
 FINEST_STATE = Fraction(1, 1 << 30)  # what products of gates can tell apart
-BOUNDED = ("Sigmoid", "Tanh")  # at 8 and beyond they are 1 within 2**-11
 CLEAR = 1e-4  # noise over signal that 8-bit weights may leave beside 16-bit activations: 40 dB
 GROWTH = 1.25  # of the largest cell state from the first half of a sequence to the second
 
@@ -249,9 +245,8 @@ def quantize_steps(
     levels = levelled(float_steps, input_ranges(float_steps, sequences))
     float_steps, tied = levels.graph, [names for _, names in steps.carried]
     placement = place(float_steps, exact_sums=True, tied=tied, entries=levels.entries)
-    hidden = _hidden(float_steps, steps)
-    parts, joined = _parts(float_steps, placement.quantized, hidden)
-    roles = _roles(float_steps, placement, (*parts, *joined), _cell_groups(float_steps, steps))
+    parts, joined = gates_of(float_steps, steps, placement.quantized)
+    roles = roles_of(float_steps, steps, placement, (*parts, *joined))
     watched = {*placement.quantized, *(name for pair in parts.values() for name in pair)}
     seen, runs = observe_steps(float_steps, sequences, watched)
     check_varying(float_steps, seen, (_gate(float_steps, h) for _, h in parts.values()))
@@ -417,112 +412,7 @@ def _outputs(steps: Steps, runs: Sequence[Sequence[Array]]) -> list[list[Array]]
     return [list(column) for column in zip(*(_own(steps, run) for run in runs), strict=True)]
 
 
-# --- what is what -----------------------------------------------------------------------------
-
-
-def _hidden(graph: Graph, steps: Steps) -> set[str]:
-    """Values that a step begins with: the states, what they are moved to, and within a step of
-    several time steps what the cells hand on."""
-    found = {state.input for state in graph.states}
-    for node in graph.nodes:
-        if is_movement(node) and found.intersection(node.inputs):
-            found.update(node.outputs)
-    return found.union(*(names for _, names in steps.carried))
-
-
-def _cell_groups(graph: Graph, steps: Steps) -> set[str]:
-    """A value of every state that is a cell state: what reads it, once it is moved, is no product.
-
-    A state of several parts (h and c in one tensor) is one as soon as a part is."""
-    consumers = graph.consumers()
-    found = {names[-1] for letter, names in steps.carried if letter == "c" and names}
-    for state in graph.states:
-        waiting = [state.input]
-        while waiting:
-            readers = consumers[waiting.pop()]
-            moved = [node for node in readers if is_movement(node)]
-            waiting += [name for node in moved for name in node.outputs]
-            others = [node for node in readers if node not in moved]
-            if others and not any(has(node.op, Trait.PRODUCT) for node in others):
-                found.add(state.input)
-    return found
-
-
-def _parts(
-    graph: Graph, quantized: Sequence[str], hidden: set[str]
-) -> tuple[dict[str, tuple[str, str]], list[str]]:
-    """The sum of each gate -> (the product of x, the product of h) in it; and the sums of gates
-    with one product, of x and h side by side."""
-    producers = graph.producers()
-    kept = set(quantized)
-    found, joined = {}, []
-    for name in quantized:
-        products: list[Node] = []
-        waiting = [name]
-        while waiting:
-            node = producers.get(waiting.pop())
-            if node is None:
-                continue
-            if has(node.op, Trait.PRODUCT):
-                products.append(node)
-            elif node.op in ("Add", "Sub") or node.op == "Clip":
-                waiting += [n for n in node.inputs if n not in kept]
-            elif node.op == "Mul":  # a GRU that resets after the product
-                made = [n for n in node.inputs if n in producers]
-                waiting += [n for n in made if has(producers[n].op, Trait.PRODUCT)]
-        recurrent = [node for node in products if hidden & _factors(producers, node.inputs[0])]
-        inputs = [node for node in products if node not in recurrent]
-        if len(recurrent) == 1 and len(inputs) == 1:
-            found[name] = (inputs[0].output, recurrent[0].output)
-        elif recurrent and _saturates(graph, name):
-            joined.append(name)
-    return found, joined
-
-
-def _saturates(graph: Graph, name: str) -> bool:
-    """Whether a value, once it is moved, goes through bounded functions alone: what Q3.12 cuts off
-    changes them by less than 2**-10."""
-    consumers = graph.consumers()
-    waiting, functions = [name], 0
-    while waiting:
-        value = waiting.pop()
-        if value in graph.outputs:
-            return False
-        for node in consumers[value]:
-            if is_movement(node):
-                waiting += node.outputs
-            elif node.op in BOUNDED:
-                functions += 1
-            else:
-                return False
-    return functions > 0
-
-
-def _factors(producers: Mapping[str, Node], name: str) -> set[str]:
-    """The value, and what it is a product of: a GRU resets before the product."""
-    node = producers.get(name)
-    return {name, *node.inputs} if node is not None and node.op == "Mul" else {name}
-
-
-def _roles(
-    graph: Graph, placement: Placement, sums: Iterable[str], cells: Iterable[str]
-) -> dict[str, str]:
-    """Group -> its role (SUM, GATE or CELL); groups that are not listed are DATA."""
-    roles = {placement.group[name]: CELL for name in cells if name in placement.group}
-    roles.update({placement.group[name]: SUM for name in sums})
-    inside: set[str] = set()  # of the function of a gate, which may be several operators
-    for node in graph.nodes:
-        variables = [name for name in node.inputs if name and name not in graph.constants]
-        if not has(node.op, Trait.POINTWISE) or len(variables) != 1:
-            continue
-        group = placement.group.get(node.output, "")
-        role = roles.get(placement.group.get(variables[0], ""), DATA)
-        if variables[0] in inside or role in (SUM, GATE, CELL):
-            if group:
-                roles.setdefault(group, GATE)
-            else:
-                inside.add(node.output)
-    return roles
+# --- numbers ------------------------------------------------------------------------------------
 
 
 def _fixed(

@@ -22,7 +22,7 @@ from samebits.codegen.packaging.seal import (
 )
 from samebits.codegen.run.interface import REPORT
 from samebits.data.audio import LogMel
-from samebits.errors import PackageError, SamebitsError
+from samebits.errors import InputError, PackageError, SamebitsError
 from samebits.model import ONNX_FILE, Model
 from samebits.onnx import from_bytes
 from samebits.onnx.reader.load import MAX_FILE
@@ -77,12 +77,19 @@ def checked(model: Model) -> tuple[Model, str]:
     return replace(model, sources=(made.report.prefix, made.sources)), found[REPORT]
 
 
-def rebuild(folder: Path, out: Path) -> str:
-    """Write the package of a folder anew, from its model.onnx and the options of its report; the
-    SHA-256 of the report. The page of `ship` is copied.
+def rebuild(model: Model, out: Path) -> str:
+    """Write the package that a model was read from anew, from its model.onnx and the options of its
+    report; the SHA-256 of the report. The page of `ship` is copied.
 
-    Raises PackageError where another version wrote the folder, or its report cannot be read.
+    Raises InputError for a model from elsewhere, PackageError where another version wrote the
+    folder, or its report cannot be read.
     """
+    folder = model.package
+    if folder is None:
+        raise InputError(
+            f"{model.source}: expected a folder that samebits compile or ship wrote to build "
+            "again, found another model; compile it"
+        )
     report, stated = read_seal(folder)
     made = _again(folder, report)
     pages = {PAGE: file_bytes(folder, PAGE, LARGEST_PAGE)} if PAGE in stated else {}

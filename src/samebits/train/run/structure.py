@@ -1,4 +1,4 @@
-"""What a user's own network is, as a hash: whether code that a name stands for is still the same.
+"""The hash of a network of a user's own: whether code that a name stands for is still the same.
 
 A run records it, so that it is not resumed, and its checkpoints are not evaluated, with other code
 of the same name whose tensors happen to fit. It is made of what is computed, not of the text that
