@@ -293,10 +293,10 @@ def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command
         ]
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
+        def called(*operands: Any, **given: Any) -> None:
             parsed = {name: PARSERS[name](given[name]) for name in PARSERS.keys() & given.keys()}
-            with memory_limit(given.pop("memory_limit")):
-                command(**given | parsed)
+            with memory_limit(given.pop("memory_limit", None)):
+                command(*operands, **given | parsed)
 
         called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
