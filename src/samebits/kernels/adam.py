@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels import moments
+from samebits.kernels.memory import same_memory
 from samebits.kernels.moments import Draw, exponent_for
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
@@ -96,7 +97,7 @@ def adam(terms: AdamTerms, weights: Tensor, out: Tensor) -> tuple[int, int, int]
 
 def _put(v: Tensor, flat: Tensor) -> None:
     """Write what `in_order` gave back, unless it is a view: a GPU copies no tensor onto itself."""
-    if flat.data_ptr() == v.data_ptr():
+    if same_memory(flat, v):
         return
     if v.dim() == 4:
         n, c, h, w = v.shape

@@ -124,3 +124,8 @@ def like(v: Tensor, order: Tensor) -> Tensor:
     if v.stride() == order.stride():
         return v
     return torch.empty_like(order, dtype=v.dtype).copy_(v)
+
+
+def same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors begin at the same place of memory: one is a view of the other."""
+    return a.data_ptr() == b.data_ptr()

@@ -15,13 +15,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from samebits.ir import Graph, Node
+from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.graph import moved_inputs
 from samebits.quantization.observe import Statistics, merged, statistics
 from samebits.quantization.placement import Placement, is_movement
 from samebits.quantization.weights import check_constant
 
-JOINS = frozenset(("Concat", "Max", "Min"))
 FINER = 2.0  # times finer is a scale worth an operator, where a node reads it
 FINER_OUTPUT = 1.05  # the same where it is an output of the network: 0.4 dB
 
@@ -100,7 +99,7 @@ class _Search:
         self.joins: list[Node] = []
         for node in graph.nodes:
             inputs = self.together(node)
-            if node.op in JOINS and len(set(inputs)) > 1:
+            if len(set(inputs)) > 1 and has(node.op, Trait.UNROUNDED):
                 self.joins.append(node)
             elif inputs and is_movement(node):
                 self.unite([*inputs, *node.outputs])

@@ -111,9 +111,8 @@ def test_a_report_that_is_no_file(folder, tmp_path, kind):
         os.mkfifo(report)
     elif kind == "folder":
         report.mkdir()
-    with pytest.raises(
-        PackageError, match=r"report\.json: expected a file of a package, found none"
-    ):
+    found = "none that can be read" if kind == "none" else f"a {kind}"
+    with pytest.raises(PackageError, match=rf"report\.json: expected a file.*, found {found}"):
         read_seal(folder)
     check_file(folder, "a.c")  # it states nothing
 
@@ -199,7 +198,7 @@ def test_a_huge_report_is_not_read_to_its_end(folder, monkeypatch):
     monkeypatch.setattr(seal, "LARGEST_REPORT", 1000)
     (folder / "report.json").write_bytes(b" " * 1001)
     with pytest.raises(
-        PackageError, match=r"report\.json: expected at most 1000 bytes, found more"
+        PackageError, match=r"report\.json: expected at most 1000 bytes, found 1001"
     ):
         read_seal(folder)
 

@@ -104,6 +104,8 @@ def test_folder_that_cannot_be_made():
 
 def test_a_record_that_cannot_be_read_is_not_one_that_is_missing(tmp_path):
     """Else a report would leave out what it says, without a word."""
-    assert read_json(tmp_path / "none") == read_json(tmp_path) == {}
+    assert read_json(tmp_path / "none") == {}
+    with pytest.raises(InputError, match="expected a file, found a folder"):
+        read_json(tmp_path)
     with pytest.raises(OSError, match="File name too long"):
         read_json(tmp_path / ("x" * 300))

@@ -609,11 +609,11 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path, monkey
     """Another run ends between the two calls that open the file and lock it: nothing stays open."""
     path, flock, taken = tmp_path / ".samebits.lock", record.fcntl.flock, []
 
-    def late(descriptor, operation):
+    def late(file, operation):
         if len(taken) < 2:
             path.unlink()
-        taken.append(descriptor)
-        flock(descriptor, operation)
+        taken.append(file.fileno())
+        flock(file, operation)
 
     monkeypatch.setattr(record.fcntl, "flock", late)
     with folder_of_a_run(tmp_path):

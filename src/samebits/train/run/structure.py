@@ -109,5 +109,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if dataclasses.is_dataclass(value):
-        return [type(value).__name__, *map(_plain, vars(value).values())]
+        own = (getattr(value, field.name) for field in dataclasses.fields(value))
+        return [type(value).__name__, *map(_plain, own)]
     return type(value).__name__
