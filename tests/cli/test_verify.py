@@ -330,6 +330,6 @@ def test_only_a_compiled_folder_is_built_again(samebits, tiny, tmp_path):
     done = samebits("verify", tiny, "--rebuild", tmp_path / "again")
     bad(
         done,
-        f"{tiny}: expected a folder that samebits compile or ship wrote to build again, found a "
-        "quantized network; compile it",
+        f"{tiny}: expected a folder that samebits compile or ship wrote to build again, found "
+        "another model; compile it",
     )
