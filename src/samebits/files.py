@@ -203,35 +203,38 @@ def read_archive(
     the file is no archive of plain numbers or holds more than LARGEST_ARCHIVE bytes; OSError where
     there is no such file.
     """
-    try:
-        with opened(path) as file, zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            _check_size(path, sum(member.file_size for member in members))
-            check_packing(path, members)
-            named = {member.filename.removesuffix(".npy"): member for member in members}
-            return {name: _member(path, archive, named[name]) for name in choose(list(named))}
-    except (InputError, FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # a damaged archive may raise anything
-        raise InputError(
-            f"{path}: not a readable .npz archive ({type(error).__name__}: {error}); save one with "
-            "numpy.savez"
-        ) from error
+    with (
+        _readable(path, ".npz archive", "numpy.savez"),
+        opened(path) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        members = archive.infolist()
+        _check_size(path, sum(member.file_size for member in members))
+        check_packing(path, members)
+        named = {member.filename.removesuffix(".npy"): member for member in members}
+        return {name: _member(path, archive, named[name]) for name in choose(list(named))}
 
 
 def read_array(path: Path) -> Array:
     """The array of an untrusted .npy file. Errors as `read_archive`."""
-    try:
+    with _readable(path, ".npy file", "numpy.save"):
         size = path.stat().st_size
         _check_size(path, size)
         ledger.keep(size, str(path))
         return _array(str(path), lambda: opened(path), size)
+
+
+@contextlib.contextmanager
+def _readable(path: Path, kind: str, writer: str) -> Iterator[None]:
+    """Whatever a damaged file of arrays raises, as an InputError."""
+    try:
+        yield
     except (InputError, FileNotFoundError, PermissionError):
         raise
-    except Exception as error:  # a damaged file may raise anything
+    except Exception as error:
         raise InputError(
-            f"{path}: not a readable .npy file ({type(error).__name__}: {error}); save one with "
-            "numpy.save"
+            f"{path}: not a readable {kind} ({type(error).__name__}: {error}); save one with "
+            f"{writer}"
         ) from error
 
 

@@ -117,10 +117,9 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
 
 
 def _hashes(made: Package, found: Hashes) -> dict[str, str]:
-    """Those of a package, with a page that stands in the folder."""
+    """Those of a package as it is written, with a page that stands in the folder."""
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in made.files.items()}
-    if PAGE not in found:
-        return hashes
-    hashes[PAGE] = found[PAGE]
+    if PAGE in found:
+        hashes[PAGE] = found[PAGE]
     hashes[REPORT] = hashlib.sha256(seal(made.files[REPORT], hashes)).hexdigest()
     return hashes

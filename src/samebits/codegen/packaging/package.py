@@ -124,7 +124,7 @@ class PackageReport:
 class Package:
     """A package in memory.
 
-    files:   by path, as its folder holds them. report: what report.json says but for the seal
+    files:   by path, as its folder holds them once sealed. report: what report.json says unsealed
     sources: of the layout "make", whatever that of the folder is: the same C, with its harness
     """
 
@@ -172,7 +172,7 @@ def package(
     project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> Package:
-    """The C of an integer graph as a package, sealed.
+    """The C of an integer graph as a package; `replace_folder` seals it.
 
     vectors: one array per graph input, k samples along axis 0 (k times the input's own size); the
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
@@ -193,7 +193,7 @@ def package(
     sources = _bytes(files)
     others = {name: beside[name] for name in beside if project == "make" or not own(name)}
     placed = arranged(project, {**sources, **others}, _manifest(graph, prefix, find_cpu(cpu)))
-    return Package(sealed(_bytes(placed)), report, sources)
+    return Package(_bytes(placed), report, sources)
 
 
 def own(name: str) -> bool:
