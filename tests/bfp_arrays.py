@@ -12,7 +12,7 @@ from samebits.kernels import rows
 from samebits.spec.formats import CODE_MAX
 from samebits.spec.training.layers import Array
 from samebits.train import BFPTensor
-from samebits.train.tensor import same_parts
+from samebits.train.value import same_parts
 
 TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
@@ -42,7 +42,7 @@ def tensor(shape, kind="tensor", bits=8, seed=0, exponent=-6, spread=6):
 
 def array(x):
     """The same in plain integers."""
-    made, exponent, shifts = x.shifted()
+    made, exponent, shifts = x.value.shifted()
     own = exponent
     if isinstance(exponent, torch.Tensor):
         own = tuple(exponent.expand(made.shape).flatten().tolist())

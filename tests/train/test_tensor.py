@@ -17,7 +17,7 @@ from samebits.spec import formats
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
 from samebits.train.layers import Linear
 from samebits.train.operations.activations import relu
-from samebits.train.tensor import gradient_in
+from samebits.train.value import gradient_in
 
 pytestmark = pytest.mark.usefixtures("realisation")
 

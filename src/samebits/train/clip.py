@@ -20,6 +20,7 @@ from samebits.kernels.protocol import WholePart
 from samebits.spec import formats
 from samebits.spec.training.clipping import root
 from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value
 
 
 def check_limit(limit: float, what: str) -> float:
@@ -98,7 +99,7 @@ def _resolved(gradient: BFPTensor) -> WholePart:
 
 def _replace(gradient: BFPTensor, part: WholePart, bound: int) -> None:
     """Give a gradient other codes, of magnitudes up to `bound`."""
-    gradient.parts, gradient.bounds, gradient._sum = (part,), (bound,), None
+    gradient.value = Value(*part, bound=bound)
 
 
 def _refused(*args: Any, **kwargs: Any) -> NoReturn:

@@ -9,36 +9,36 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from samebits.errors import UnsupportedError
+from samebits.train.operation import Call, Operation
 from samebits.train.quantize import quantize_real
-from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import BFPTensor, TensorOperation, gradient
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value
 
 WORDS = "float32: bits depend on the machine here"
 
 
-class ToReal(TensorOperation):
+def _to_real(x: Value) -> Tensor:
     """BFP -> float32; the gradient becomes bfp32 with one exponent."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor) -> Tensor:
-        return x.dequantize().float()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*quantize_real(grad, 32, "gradient of a float module"))
+    return x.values().float()
 
 
-class FromReal(TensorOperation):
+def _to_real_gradient(call: Call, grad: Tensor) -> Value:
+    return Value(*quantize_real(grad, 32, "gradient of a float module"))
+
+
+TO_REAL = Operation("ToReal", _to_real, _to_real_gradient)
+
+
+def _from_real(x: Tensor, name: str, by_rows: bool, bits: int) -> Value:
     """float32 -> BFP, as an input of the network is quantized; the gradient becomes float32."""
+    return BFPTensor.from_real(x, name, by_rows, bits).value
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, name: str, by_rows: bool, bits: int) -> BFPTensor:
-        return BFPTensor.from_real(x, name, by_rows, bits)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        codes, exponent = gradient(grad)
-        return BFPTensor(codes, exponent).dequantize().float(), None, None, None
+def _from_real_gradient(call: Call, grad: Value) -> Tensor:
+    return grad.values().float()
+
+
+FROM_REAL = Operation("FromReal", _from_real, _from_real_gradient)
 
 
 class Island(nn.Module):
@@ -57,17 +57,19 @@ class Island(nn.Module):
         return tree_map(self._quantized, result)
 
     def _real(self, value: Any) -> Any:
-        if isinstance(value, LogProbabilities):
+        if not isinstance(value, BFPTensor):
+            return value
+        if value.along is not None:
             raise UnsupportedError(
                 f"float module {self.island[0]!r}: expected BFP values, found log-probabilities, "
                 "whose gradient is that by logits; keep log_softmax in the float module too"
             )
-        return ToReal.apply(value) if isinstance(value, BFPTensor) else value
+        return TO_REAL(value)
 
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             name, by_rows, bits = self.island
-            return FromReal.apply(value, f"output of {name!r}", by_rows, bits)
+            return FROM_REAL(value, f"output of {name!r}", by_rows, bits)
         return value
 
     def extra_repr(self) -> str:

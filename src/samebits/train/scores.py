@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,34 +10,35 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows, softmax
 from samebits.spec.training.loss import LN_2, real
-from samebits.train.tensor import BFPTensor, Move
+from samebits.train.value import Move, Value
 
 FITTING = -8  # shifts of d * log2(e) up to which the loss of a class fits int64
 
 
-class LogProbabilities(BFPTensor):
+class LogProbabilities(Value):
     """Logits, of which all that counts is a difference along an axis: log-probabilities.
 
-    `codes` and `exponent` are those of the logits, which losses take as they are. `dequantize()`
-    gives the log-probabilities: minus the loss of every class.
+    `codes` and `exponent` are those of the logits, which losses take as they are. `values()` gives
+    the log-probabilities: minus the loss of every class.
 
     along: the axis of the classes, counted from the first
     """
 
+    __slots__ = ("along",)
     along: int
 
     @staticmethod
-    def of(logits: BFPTensor, along: int) -> LogProbabilities:
+    def of(logits: Value, along: int) -> LogProbabilities:
         """The log-probabilities of logits; no width is decided."""
-        twin = torch.Tensor._make_wrapper_subclass(
-            LogProbabilities, logits.shape, dtype=torch.float32, device=logits.device
-        )
-        assert isinstance(twin, LogProbabilities)
-        vars(twin).update({name: v for name, v in vars(logits).items() if name != "_sum"})
+        twin = LogProbabilities.__new__(LogProbabilities)
+        twin._copy(logits)
         twin.along = along
         return twin
 
-    def moved(self, move: Move) -> BFPTensor:
+    def _twin(self) -> LogProbabilities:
+        return LogProbabilities.of(self, self.along)
+
+    def moved(self, move: Move) -> Value:
         """The same in other places. Raises UnsupportedError where a vector comes apart."""
         y = super().moved(move)
         size = self.shape[self.along]
@@ -61,7 +61,7 @@ class LogProbabilities(BFPTensor):
             "before log_softmax"
         )
 
-    def _values(self) -> Tensor:
+    def values(self) -> Tensor:
         """The log-probabilities as float64: minus the loss of every class (6.2)."""
         z, exponent = self.resolved()
         if isinstance(exponent, Tensor) and exponent.shape[self.along] > 1:
@@ -76,16 +76,6 @@ class LogProbabilities(BFPTensor):
         logarithms = softmax.logs(total).to(d.device).view(-1, 1)
         found = class_losses(logarithms, d, exponent)
         return -(LN_2 * found).view(z.shape).movedim(-1, self.along)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """A detached or cloned tensor goes on being log-probabilities."""
-        twin = super().__torch_dispatch__(func, types, args, kwargs)
-        if isinstance(args[0], LogProbabilities) and func is not torch.ops.aten.zero_.default:
-            return LogProbabilities.of(twin, args[0].along)
-        return twin
 
 
 def class_losses(logarithms: Tensor, distances: Tensor, exponent: int | Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from samebits import kernels
@@ -42,6 +43,13 @@ class Sums:
         self._acc: Tensor | None = acc
         self._again: Callable[[], Tensor] | None = again
         self._narrow: Part | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the sums lie."""
+        found = self._acc if self._narrow is None else self._narrow[0]
+        assert found is not None
+        return found.device
 
     def keep(self) -> None:
         """Hold the sums, whoever takes them as 8 bits: they are needed as 32 bits later."""

@@ -362,7 +362,7 @@ def test_sums_of_several_exponents_have_one(realisation, sizes, bias, exponents,
     frozen = Exponents((FrozenSite("input", -7),))
     (layer,) = model.children()
     x = BFPTensor(torch.tensor([[-128] * 4, [127] * 4, [-128, 127, 0, 5]], dtype=torch.int8), -7)
-    found = frozen_sums(x, layer.weight, layer.bias)
+    found = frozen_sums(x.value, layer.weight.value, None if bias is None else layer.bias.value)
     assert (found.exponents, found.codes.tolist()) == (exponents, weights)
     codes, exponent = deployed(model, frozen).codes(x.dequantize())
     array = Array(x.codes.flatten().tolist(), (3, 4), -7, 8)
@@ -392,7 +392,7 @@ def test_channels_too_fine_for_their_bias_are_raised(realisation, sizes, bias, e
     frozen = Exponents((FrozenSite("input", -7), FrozenSite("0.0 (Linear)", -3)))
     layer = model[0][0]
     x = BFPTensor(torch.tensor([[-128] * 4, [127] * 4, [-128, 127, 0, 5]], dtype=torch.int8), -7)
-    found = frozen_weights(x, layer.weight, layer.bias)
+    found = frozen_weights(x.value, layer.weight.value, None if bias is None else layer.bias.value)
     weights = [row or weights[0] for row in weights]
     assert (found.exponents, found.codes.tolist()) == (exponents, weights)
     codes, exponent = deployed(model, frozen).codes(x.dequantize())

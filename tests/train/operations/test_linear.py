@@ -11,7 +11,7 @@ from bfp_arrays import forms_agree, tensor
 from samebits.errors import UnsupportedError
 from samebits.train import BFPTensor, convert
 from samebits.train.operations.matmul import product
-from samebits.train.tensor import same_parts
+from samebits.train.value import same_parts
 
 SHAPES = {"a vector": (4,), "rows": (3, 4), "sequences": (2, 3, 4), "images": (2, 1, 3, 4)}
 

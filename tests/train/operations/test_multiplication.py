@@ -35,7 +35,7 @@ def tensor(shape, kind, seed, first):
 
 
 def array(x):
-    codes, exponent, shifts = x.shifted()
+    codes, exponent, shifts = x.value.shifted()
     own = exponent
     if isinstance(exponent, torch.Tensor):
         own = tuple(exponent.expand(codes.shape).flatten().tolist())

@@ -45,7 +45,8 @@ from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.normalization import normalize_again
 from samebits.recompute.run.replay import Replay
 from samebits.train.deferred import deferred_updates
-from samebits.train.tensor import BFPTensor, backward_side
+from samebits.train.operation import backward_side
+from samebits.train.tensor import BFPTensor
 
 Gradients = tuple[Tensor | None, ...]  # of a sub-layer's weights
 ANCHOR = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
@@ -96,7 +97,7 @@ class AutogradGraph:
         self.inputs, self.saved = inputs, saved
         if isinstance(output, BFPTensor):
             self.holder: Any = output
-            output.parts = ()
+            output.value = output.value.used_up()
         else:
             with torch.enable_grad():
                 self.holder = output.view_as(output).grad_fn  # owns the graph; Python nodes do not
@@ -183,7 +184,7 @@ class Pass:
             if index in self.tape.exact:
                 value.sums.keep()
             else:
-                self.values[index] = value.narrowed()
+                self.values[index] = BFPTensor.of(value.value.narrowed())
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time.

@@ -23,7 +23,8 @@ from samebits.recompute.run.passes import AutogradGraph, Pass, plain
 from samebits.recompute.run.replay import Replay
 from samebits.train.layers import Holder
 from samebits.train.run.measure import storages
-from samebits.train.tensor import BFPTensor, same_parts
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import same_parts
 
 LossFunction = Callable[[Tensor], Tensor]
 

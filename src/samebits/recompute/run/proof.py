@@ -17,7 +17,8 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, untouched
-from samebits.train.tensor import BFPTensor, same_parts
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import same_parts
 
 Loss = Callable[[Tensor], Tensor]
 

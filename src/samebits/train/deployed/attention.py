@@ -22,8 +22,9 @@ from samebits.kernels.protocol import Part
 from samebits.spec import formats
 from samebits.tables.transfer import exp_table
 from samebits.train.deployed.rounding import saturated
+from samebits.train.operation import Operation
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation, requantized
+from samebits.train.value import Value, Weight, requantized
 
 EXACT_BITS = 53  # of exact values: binary64 holds them
 SCORE_BITS = 16
@@ -31,12 +32,16 @@ SHARE_EXPONENT = -16  # of what a softmax gives
 _LEAST_EXACT = SCORE_BITS + 1
 
 
-class Narrow16(TensorOperation):
-    """An exact value, or the sums of a Linear or Conv2d, as 16 bits. Deployed models alone do it:
-    in training such values have 32."""
+def _no_form(x: Value) -> Value:
+    raise AssertionError("training has no values of 16 bits that are rounded once more")
 
 
-def is_exact(x: BFPTensor) -> bool:
+NARROW16 = Operation("Narrow16", _no_form)
+"""An exact value, or the sums of a Linear or Conv2d, as 16 bits. Deployed models alone do it: in
+training such values have 32."""
+
+
+def is_exact(x: Value) -> bool:
     """Whether a deployed value has yet to be rounded."""
     return x.is_open or x.bits > SCORE_BITS
 
@@ -46,9 +51,9 @@ def is_exact(x: BFPTensor) -> bool:
 
 def layer_norm(
     site: int,
-    x: BFPTensor,
-    gamma: BFPParameter | None,
-    beta: BFPParameter | None,
+    x: Value,
+    gamma: Weight | None,
+    beta: Weight | None,
     eps: float,
     centred: bool,
     groups: int | None,
@@ -84,13 +89,13 @@ def layer_norm(
 
 
 def norm_parameters(
-    gamma: BFPParameter | None, beta: BFPParameter | None, size: int
+    gamma: Weight | None, beta: Weight | None, size: int
 ) -> tuple[list[Fraction], list[Fraction]]:
     """The joint values of gamma and beta; ones and zeros where a norm has none."""
     return joint_values(gamma, size, 1), joint_values(beta, size, 0)
 
 
-def joint_values(parameter: BFPParameter | None, size: int, default: int) -> list[Fraction]:
+def joint_values(parameter: Weight | None, size: int, default: int) -> list[Fraction]:
     """J * 2**e_A of every element."""
     if parameter is None:
         return [Fraction(default)] * size
@@ -107,10 +112,10 @@ def binary32_eps(eps: float) -> float:
 # --- exact values -----------------------------------------------------------------------------
 
 
-def exact(codes: Tensor, exponent: int, bits: int) -> BFPTensor:
+def exact(codes: Tensor, exponent: int, bits: int) -> Value:
     """Integers of at most so many bits. Raises UnsupportedError above 53."""
     _check_bits(bits)
-    return BFPTensor(codes.long(), exponent, bits=max(bits, _LEAST_EXACT))
+    return Value(codes.long(), exponent, bits=max(bits, _LEAST_EXACT))
 
 
 def _check_bits(bits: int) -> None:
@@ -121,7 +126,7 @@ def _check_bits(bits: int) -> None:
         )
 
 
-def product(site: None, a: BFPTensor, b: BFPTensor, transposed: bool) -> BFPTensor:
+def product(site: None, a: Value, b: Value, transposed: bool) -> Value:
     """Sums over products of codes: of 8 bits, or the 16 without a sign that a softmax gives.
 
     |sums| < 2**40, which binary64 holds, in any order.
@@ -133,19 +138,19 @@ def product(site: None, a: BFPTensor, b: BFPTensor, transposed: bool) -> BFPTens
     return exact(acc, e_u + e_v, bits)
 
 
-def _magnitude_bits(x: BFPTensor) -> int:
+def _magnitude_bits(x: Value) -> int:
     """k of |codes| <= 2**k: -128 is one, as is the share 2**16 - 1."""
     return 7 if x.bits <= 8 else 16
 
 
-def scaled(site: None, x: BFPTensor, factor: float) -> BFPTensor:
+def scaled(site: None, x: Value, factor: float) -> Value:
     """x times the coefficient of a number, exactly."""
     codes, exponent = x.whole()
     m, by = formats.signed_coefficient(factor)
     return exact(codes.long() * m, exponent + by, x.bits + abs(m).bit_length())
 
 
-def added(site: None, *terms: BFPTensor) -> BFPTensor:
+def added(site: None, *terms: Value) -> Value:
     """a + b, exactly; a constant that came with 32 bits has 16."""
     own = [t for t in map(constant16, terms) if t is not None]
     lowest = min(t.whole()[1] for t in own)
@@ -157,22 +162,22 @@ def added(site: None, *terms: BFPTensor) -> BFPTensor:
     return exact(total, lowest, bits)
 
 
-def constant16(x: BFPTensor) -> BFPTensor | None:
+def constant16(x: Value) -> Value | None:
     """A constant beside an exact value, which training gives 32 bits, with 16; None for zeros."""
     if x.bits <= SCORE_BITS or x.codes.dtype != torch.int32:
         return x
     part = requantized(*x.whole(), SCORE_BITS)
-    return BFPTensor(*part) if bool(part[0].any()) else None
+    return Value(*part) if bool(part[0].any()) else None
 
 
-def narrow16(site: int, x: BFPTensor) -> BFPTensor:
+def narrow16(site: int, x: Value) -> Value:
     """Exact integers as 16 bits, one rounding."""
     codes, exponent = x.whole()
-    y = BFPTensor(saturated(codes, exponent - site, SCORE_BITS), site)
+    y = Value(saturated(codes, exponent - site, SCORE_BITS), site)
     return y if x.allowed is None else y.masked(x.allowed)
 
 
-def chosen16(x: BFPTensor) -> int | None:
+def chosen16(x: Value) -> int | None:
     """The exponent that 16 bits of a value in training would have; None: all zeros.
 
     What a mask excludes does not count. With exponents by rows: the largest.
@@ -182,12 +187,12 @@ def chosen16(x: BFPTensor) -> int | None:
     return rows.largest_exponent(*requantized(counted, exponent, SCORE_BITS))
 
 
-def chosen8(x: BFPTensor) -> int | None:
+def chosen8(x: Value) -> int | None:
     """The same of 8 bits, for an operand of a product."""
     return rows.largest_exponent(*requantized(*x.resolved(), 8))
 
 
-def softmax(site: None, x: BFPTensor) -> BFPTensor:
+def softmax(site: None, x: Value) -> Value:
     """`softmax` of graph.md 3 and 4 over the last axis: shares of 2**16, as uint16 has them."""
     codes, exponent = x.whole()
     codes = codes.long()
@@ -200,13 +205,13 @@ def softmax(site: None, x: BFPTensor) -> BFPTensor:
     total = p.sum(-1, keepdim=True).clamp(min=1)  # P of the largest is 2**24 where there is one
     shares = kernels.of(codes).divide(p << -SHARE_EXPONENT, total)
     largest = (1 << SCORE_BITS) - 1
-    return BFPTensor(shares.clamp(max=largest).to(torch.int32), SHARE_EXPONENT, bits=SCORE_BITS)
+    return Value(shares.clamp(max=largest).to(torch.int32), SHARE_EXPONENT, bits=SCORE_BITS)
 
 
 # --- constants --------------------------------------------------------------------------------
 
 
-def entry(site: None, parameter: BFPParameter) -> Part:
+def entry(site: None, parameter: Weight) -> Part:
     """A parameter as an activation: codes W of one exponent, the largest of rows not all zero."""
     codes, exponent = parameter.parts[0]
     if isinstance(exponent, int):
@@ -216,7 +221,7 @@ def entry(site: None, parameter: BFPParameter) -> Part:
     return rows.scale(codes, (exponent - one).clamp(max=0)).to(torch.int8), one
 
 
-def embedding(site: None, index: Tensor, weight: BFPParameter, padding: int | None) -> Part:
+def embedding(site: None, index: Tensor, weight: Weight, padding: int | None) -> Part:
     """Rows of the codes of a parameter."""
     codes, exponent = entry(None, weight)
     return codes[index], exponent

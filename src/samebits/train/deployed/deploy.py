@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from samebits.errors import CheckpointError, UnsupportedError
 from samebits.kernels import rows
@@ -21,7 +20,7 @@ from samebits.numerics.realise import times_power
 from samebits.train import layers
 from samebits.train.convert import model_input
 from samebits.train.deployed.attention import (
-    Narrow16,
+    NARROW16,
     chosen8,
     chosen16,
     is_exact,
@@ -29,18 +28,15 @@ from samebits.train.deployed.attention import (
 from samebits.train.deployed.operations import Rule, rule_of, without_rule
 from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
+from samebits.train.operation import Operation, interpreting, taken_in
 from samebits.train.operations import pointwise
-from samebits.train.operations.narrow import Narrow
-from samebits.train.operations.softmax import SoftmaxFunction
+from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
-from samebits.train.tensor import (
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    interpreting,
-)
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value
 
 CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
@@ -106,9 +102,9 @@ class DeployedOperation:
 
     path: str
     layer: bool
-    operation: type[TensorOperation]
+    operation: Operation
     arguments: tuple[Any, ...]
-    output: BFPTensor
+    output: Value
     site: int | None
 
 
@@ -189,7 +185,7 @@ def run(
     images: Tensor,
     observe: Callable[[DeployedOperation], None] | None = None,
     memory: CellMemory | None = None,
-) -> tuple[Tensor, BFPTensor]:
+) -> tuple[Tensor | Value, Value]:
     """One deployed forward pass: its quantized input, or integers as they are, and its output.
 
     observe: hears every operation, in the order of execution.
@@ -218,7 +214,7 @@ def run(
     model.model.eval()
     with torch.no_grad(), _running(model.model) as running:
 
-        def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
+        def interpreter(operation: Operation, *arguments: Any) -> Value:
             """Compute an operation at the exponent of its site, and tell the observer."""
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
@@ -229,51 +225,42 @@ def run(
             rounds = is_next(name) if rule.rounds is None else rule.rounds
             if rule.rounds is None and not rounds:
                 wide.append(name)
-            if operation is Narrow and wide and not is_next(name):
+            if operation is NARROW and wide and not is_next(name):
                 name = wide[-1]  # a layer takes these sums: they should have had a site
             site = next_exponent(name) if rounds else None
             if rule.frozen is None:
-                output: BFPTensor = operation.compute(*arguments)
+                output: Value = operation.output(*arguments)
             else:
                 more = {"memory": memory} if rule.states else {}
                 made = rule.frozen(site, *arguments, **more)
-                output = made if isinstance(made, BFPTensor) else BFPTensor(*made)
+                output = made if isinstance(made, Value) else Value(*made)
             if observe is not None:
-                kept = tuple(_snapshot(argument) for argument in arguments)
                 where = running(operation)
-                observe(DeployedOperation(*where, operation, kept, _snapshot(output), site))
+                observe(DeployedOperation(*where, operation, tuple(arguments), output, site))
             return output
 
-        def entered(entry: type[TensorOperation], x: Any) -> Any:
+        def entered(entry: Operation, x: Any) -> Any:
             """An operand as an operation takes it: exact values are rounded."""
-            return interpreter(entry, x) if isinstance(x, BFPTensor) and is_exact(x) else x
+            return interpreter(entry, x) if isinstance(x, Value) and is_exact(x) else x
 
         x: Any = images.to(device_of(model.model))
         if images.is_floating_point():
             x = quantize_input(x, next_exponent(INPUT))
-        start = _snapshot(x)
+        start = taken_in(x)
         with interpreting(interpreter):
-            output = model.model(x)
-            if isinstance(output, BFPTensor) and not output.is_open:
-                output = entered(Narrow16, output)
+            output = taken_in(model.model(x))
+            if isinstance(output, Value) and not output.is_open:
+                output = entered(NARROW16, output)
     if sites:
         raise CheckpointError(
             f"the frozen exponents belong to another model: found one for {sites[-1].name!r}, "
             "which it does not run; calibrate this model"
         )
-    if not isinstance(output, BFPTensor):
+    if not isinstance(output, Value):
         raise UnsupportedError(
             f"expected a model that returns one BFP tensor, found {type(output).__name__}"
         )
     return start, output
-
-
-def _snapshot(value: Any) -> Any:
-    """A BFP tensor that stays as it is when forward() goes on to add to it in place."""
-    if isinstance(value, BFPTensor) and not isinstance(value, BFPParameter):
-        twin = BFPTensor(*value.whole(), bits=value.bits)
-        return twin if value.allowed is None else twin.masked(value.allowed)
-    return value
 
 
 def quantize_input(images: Tensor, exponent: int) -> BFPTensor:
@@ -292,13 +279,13 @@ class _Running:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[nn.Module] = [model]
 
-    def __call__(self, operation: type[TensorOperation]) -> tuple[str, bool]:
+    def __call__(self, operation: Operation) -> tuple[str, bool]:
         """(path, whether it is a layer and `operation` its own)."""
         module = self.stack[-1]
         helper = (
-            operation in (Narrow, Narrow16)
+            operation in (NARROW, NARROW16)
             or isinstance(module, layers.MultiheadAttention)
-            or (operation is pointwise.Reshape and not isinstance(module, layers.Flatten))
+            or (operation is pointwise.RESHAPE and not isinstance(module, layers.Flatten))
         )
         return self.names[id(module)], isinstance(module, layers.Layer) and not helper
 
@@ -319,15 +306,13 @@ def _running(model: nn.Module) -> Iterator[_Running]:
             handle.remove()
 
 
-def _site_name(running: _Running, operation: type[TensorOperation]) -> str:
+def _site_name(running: _Running, operation: Operation) -> str:
     path, is_layer = running(operation)
-    kind = type(running.stack[-1]).__name__ if is_layer else operation.word().lower()
+    kind = type(running.stack[-1]).__name__ if is_layer else operation.name.lower()
     return f"{path} ({kind})" if path else kind
 
 
-def _rule(
-    running: _Running, operation: type[TensorOperation], arguments: tuple[Any, ...]
-) -> Rule | None:
+def _rule(running: _Running, operation: Operation, arguments: tuple[Any, ...]) -> Rule | None:
     """The deployed form of an operation, if it has one. A cell has none: deployed, the states of a
     layer go from call to call, and those of a cell are its caller's."""
     if isinstance(running.stack[-1], layers.RecurrentCell):
@@ -344,59 +329,59 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     found: list[tuple[str, int | None]] = []
     sums: list[tuple[int, bool, Sums]] = []  # place in `found`, whether it is where they are taken
 
-    def note(name: str, tensor: BFPTensor) -> None:
+    def note(name: str, tensor: Value) -> None:
         found.append((name, rows.largest_exponent(*tensor.resolved())))
 
-    shares: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # what a softmax gave, moved
+    shares: set[Value] = set()  # what a softmax gave, moved
     missing: dict[str, None] = {}
 
     with torch.no_grad(), _running(model) as running:
 
-        def interpreter(operation: type[TensorOperation], *arguments: Any) -> BFPTensor:
+        def interpreter(operation: Operation, *arguments: Any) -> Value:
             """Compute an operation as in training, and note the exponent where it is a site."""
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
                 missing[name] = None
-                return operation.compute(*arguments)
+                return operation.output(*arguments)
             if rule.chosen is not None:
                 output, exponent = rule.chosen(*arguments)
                 found.append((name, exponent))
                 return output
-            operands = [x for x in arguments if isinstance(x, BFPTensor)]
+            operands = [x for x in arguments if isinstance(x, Value)]
             if rule.entry is not None:
                 for x in operands:
                     enter(rule.entry, x)
-            output = operation.compute(*arguments)
+            output = operation.output(*arguments)
             moved = rule.frozen is None and any(x in shares for x in operands)
-            if operation is SoftmaxFunction or moved:
-                shares[output] = True
+            if operation is SOFTMAX or moved:
+                shares.add(output)
             if rule.rounds is None:
                 sums.append((len(found), False, output.sums))
                 found.append((name, None))
             elif rule.rounds:
-                if operation is Narrow and (taken := arguments[0].sums) is not None:
+                if operation is NARROW and (taken := arguments[0].sums) is not None:
                     sums.append((len(found), True, taken))
                 note(name, output)
             return output
 
-        def enter(entry: type[TensorOperation], x: BFPTensor) -> None:
+        def enter(entry: Operation, x: Value) -> None:
             """Note the exponent of an operand, or of the output, that deployed is rounded first."""
-            if (x.is_wide and x not in shares) or (x.is_open and entry is Narrow16):
-                exponent = (chosen16 if entry is Narrow16 else chosen8)(x)
+            if (x.is_wide and x not in shares) or (x.is_open and entry is NARROW16):
+                exponent = (chosen16 if entry is NARROW16 else chosen8)(x)
                 found.append((_site_name(running, entry), exponent))
 
         x: Any = batch.to(device_of(model))
         if batch.is_floating_point():
             x = model_input(model, x, INPUT)
-            note(INPUT, x)
+            note(INPUT, x.value)
         with interpreting(interpreter):
-            output = model(x)
-            if isinstance(output, BFPTensor) and not output.is_open:
-                enter(Narrow16, output)
+            output = taken_in(model(x))
+            if isinstance(output, Value) and not output.is_open:
+                enter(NARROW16, output)
     if missing:
         raise without_rule(list(missing))
-    last = output.sums if isinstance(output, BFPTensor) else None
+    last = output.sums if isinstance(output, Value) else None
     none = set()
     for at, taking, s in sums:
         if taking != (s is last or s.read):

@@ -24,7 +24,7 @@ from samebits.kernels import Window
 from samebits.kernels.averages import Averages
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
-from samebits.train.deployed.attention import SCORE_BITS, Narrow16, constant16
+from samebits.train.deployed.attention import NARROW16, SCORE_BITS, constant16
 from samebits.train.deployed.deploy import (
     INPUT,
     Deployed,
@@ -48,14 +48,15 @@ from samebits.train.deployed.weights import (
     transposed_inputs,
     transposed_outputs,
 )
+from samebits.train.operation import Operation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
-from samebits.train.operations.linear import Products, as_kernel
-from samebits.train.operations.matmul import MatMul
-from samebits.train.operations.multiplication import Multiply, Scale
-from samebits.train.operations.narrow import Narrow
-from samebits.train.operations.softmax import SoftmaxFunction
-from samebits.train.operations.transposed import TransposedProducts
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
+from samebits.train.operations.linear import PRODUCTS, as_kernel
+from samebits.train.operations.matmul import MAT_MUL
+from samebits.train.operations.multiplication import MULTIPLY, SCALE
+from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.softmax import SOFTMAX
+from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
+from samebits.train.value import Value, Weight, is_activation
 
 
 def to_graph(
@@ -81,7 +82,7 @@ def to_graph(
     return _Writer(steps, output, not recurrent).write(x)
 
 
-Run = tuple[list[DeployedOperation], Tensor, BFPTensor]
+Run = tuple[list[DeployedOperation], Tensor | Value, Value]
 
 
 def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
@@ -100,16 +101,16 @@ def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
     return steps, *run(model, images, steps.append)
 
 
-def _given(steps: Sequence[DeployedOperation], x: Tensor) -> list[tuple[str, Tensor]]:
+def _given(steps: Sequence[DeployedOperation], x: Tensor | Value) -> list[tuple[str, Tensor]]:
     """Everything a run took that is neither its input nor computed from it: the codes of
     constants with their exponents, masks, indices; with the place that took it."""
-    known = {id(x.codes)} if isinstance(x, BFPTensor) else set()
+    known = {id(x.codes)} if isinstance(x, Value) else set()
     found = []
     for step in steps:
         for argument in step.arguments:
-            if isinstance(argument, BFPParameter):
+            if isinstance(argument, Weight):
                 continue
-            if isinstance(argument, BFPTensor):
+            if isinstance(argument, Value):
                 codes, exponent = argument.whole()
                 if id(codes) not in known:
                     found += [(step.path, codes), (step.path, torch.tensor(exponent, device="cpu"))]
@@ -139,7 +140,7 @@ class _Writer:
     """
 
     def __init__(
-        self, steps: Sequence[DeployedOperation], output: BFPTensor, holds_constants: bool
+        self, steps: Sequence[DeployedOperation], output: Value, holds_constants: bool
     ) -> None:
         self.steps, self.output = _needed(steps, output), output
         self.holds_constants = holds_constants
@@ -160,15 +161,15 @@ class _Writer:
             self.rounded,
         )
 
-    def write(self, x: Tensor) -> Graph:
+    def write(self, x: Tensor | Value) -> Graph:
         """The graph of all operations from the input x on; rounding is QuantizeLinear."""
-        if isinstance(x, BFPTensor):
+        if isinstance(x, Value):
             images = self.builder.input(INPUT, "float32", tuple(x.shape))
             self.values[id(x.codes)] = self.rounded(INPUT, images, x.whole()[1])
         else:
             self.builder.input(INPUT, "int64", tuple(x.shape))
         for step in self.steps:
-            rows = step.operation is pointwise.EmbeddingFunction and is_tensor(step.arguments[0], x)
+            rows = step.operation is pointwise.EMBEDDING and is_tensor(step.arguments[0], x)
             if rows or has_states(step.operation) or self.is_computed(step):
                 self.values[id(step.output.codes)] = self.step(step, [INPUT] if rows else [])
         return self.builder.build([self.value_of(self.output), *self.following])
@@ -184,16 +185,16 @@ class _Writer:
         inputs = inputs + [self.value_of(t) for t in inputs_of(step)]
         path = step.path
         if not step.layer:
-            path = f"{path}.{step.operation.word().lower()}".lstrip(".")
+            path = f"{path}.{step.operation.name.lower()}".lstrip(".")
         if has_states(step.operation):
             value = self.recurrent(path, inputs[0], step)
-        elif step.operation in (Products, TransposedProducts):
+        elif step.operation in (PRODUCTS, TRANSPOSED_PRODUCTS):
             value = self.products(path, inputs, step)
         elif step.operation in _RULES:
             value = _RULES[step.operation](self, path, inputs, *step.arguments)
         else:
             value = OPERATORS[step.operation](self.nodes, path, inputs, *step.arguments)
-        if step.operation is addition.Add and step.output.bits > SCORE_BITS:
+        if step.operation is addition.ADD and step.output.bits > SCORE_BITS:
             self.check_terms(path, step)
         dtype = _ROUNDED.get(step.operation, "int8" if step.output.bits <= 8 else "")
         if dtype and not self.waits_for_relu(step):
@@ -216,18 +217,18 @@ class _Writer:
                     "it after a layer, or before the factor"
                 )
 
-    def product_of(self, x: BFPTensor) -> tuple[bool, BFPTensor | None]:
+    def product_of(self, x: Value) -> tuple[bool, Value | None]:
         """Whether numbers were multiplied to a product of activations, and that product; None
         for another value."""
         factors, step = False, self.makers.get(id(x.codes))
-        while step is not None and step.operation is not MatMul:
-            if step.operation is not Scale and RULES[step.operation].frozen is not None:
+        while step is not None and step.operation is not MAT_MUL:
+            if step.operation is not SCALE and RULES[step.operation].frozen is not None:
                 return factors, None
-            factors |= step.operation is Scale
+            factors |= step.operation is SCALE
             step = self.makers.get(id(inputs_of(step)[0].codes))
         return factors, None if step is None else step.output
 
-    def value_of(self, tensor: BFPTensor) -> str:
+    def value_of(self, tensor: Value) -> str:
         """The float32 value of a BFP tensor."""
         key = id(tensor.codes)
         if key in self.values:
@@ -253,7 +254,7 @@ class _Writer:
             step.operation in _BEFORE_RELU
             and self.readers[key] == 1
             and key != id(self.output.codes)
-            and self.only_reader[key].operation is activations.Relu
+            and self.only_reader[key].operation is activations.RELU
         )
 
     # --- constants and rounding ---------------------------------------------------------------
@@ -295,7 +296,7 @@ class _Writer:
     def products(self, path: str, inputs: Sequence[str], step: DeployedOperation) -> str:
         """Gemm, Conv or ConvTranspose of constants, with the bias on the grid of the sums."""
         x, weight, bias, shape, _ = step.arguments
-        swapped = step.operation is TransposedProducts
+        swapped = step.operation is TRANSPOSED_PRODUCTS
         outputs = transposed_outputs(weight, shape.groups) if swapped else weight
         own = (frozen_sums if step.site is None else frozen_weights)(x, outputs, bias)
         kernel = transposed_inputs(own.codes, shape.groups) if swapped else own.codes
@@ -327,7 +328,7 @@ class _Writer:
         attributes = {**attributes, "output_padding": extra}
         return self.builder.add("ConvTranspose", names, attributes, path)
 
-    def batch_norm(self, path: str, inputs: Sequence[str], x: BFPTensor, *arguments: Any) -> str:
+    def batch_norm(self, path: str, inputs: Sequence[str], x: Value, *arguments: Any) -> str:
         gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
         m, b, exponent = normalization.frozen_affine(
             gamma, beta, running_mean, running_var, eps, x.whole()[1]
@@ -340,7 +341,7 @@ class _Writer:
         shift_name = self.builder.constant(f"{path}.shift", shift)
         return self.builder.add("Add", [product, shift_name], name=path)
 
-    def relu(self, path: str, inputs: Sequence[str], x: BFPTensor, clip: int | None) -> str:
+    def relu(self, path: str, inputs: Sequence[str], x: Value, clip: int | None) -> str:
         if clip is None:
             return self.builder.add("Relu", inputs, name=path)
         code = min(activations.clip_code(clip, x.whole()[1]), 127)
@@ -348,7 +349,7 @@ class _Writer:
         return self.builder.add("Clip", inputs, bounds, path)
 
     def activation(
-        self, path: str, inputs: Sequence[str], x: BFPTensor, name: str, parameter: float | None
+        self, path: str, inputs: Sequence[str], x: Value, name: str, parameter: float | None
     ) -> str:
         function = ACTIVATIONS[name]
         if function.operator == "Swish":  # newer than the opsets that others read
@@ -361,10 +362,10 @@ class _Writer:
         }
         return self.builder.add(function.operator, inputs, attributes, path)
 
-    def max_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, window: Window) -> str:
+    def max_pool(self, path: str, inputs: Sequence[str], x: Value, window: Window) -> str:
         return self.builder.add("MaxPool", inputs, _pool(window, x), path)
 
-    def average_pool(self, path: str, inputs: Sequence[str], x: BFPTensor, means: Averages) -> str:
+    def average_pool(self, path: str, inputs: Sequence[str], x: Value, means: Averages) -> str:
         """The mean over all of a window, or over what lies in the image, and what makes it that by
         another divisor. Windows of several sizes that count padding get it as part of the image."""
         window = means.window
@@ -394,15 +395,15 @@ class _Writer:
             return self.builder.add("Mul", [value, factor], name=path)
         return self.builder.add("AveragePool", inputs, attributes, path)
 
-    def multiply(self, path: str, inputs: Sequence[str], *operands: BFPTensor) -> str:
+    def multiply(self, path: str, inputs: Sequence[str], *operands: Value) -> str:
         return self.builder.add("Mul", inputs, name=path)
 
-    def scale(self, path: str, inputs: Sequence[str], x: BFPTensor, factor: float) -> str:
+    def scale(self, path: str, inputs: Sequence[str], x: Value, factor: float) -> str:
         m, by = formats.signed_coefficient(factor)
         name = self.builder.constant(f"{path}.factor", binary32(path, [m], by).reshape(()))
         return self.builder.add("Mul", [*inputs, name], name=path)
 
-    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPTensor) -> str:
+    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: Value) -> str:
         return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
 
     def recurrent(self, path: str, value: str, step: DeployedOperation) -> str:
@@ -413,32 +414,32 @@ class _Writer:
         return output
 
 
-_RULES: dict[type[TensorOperation], Callable[..., str]] = {
-    normalization.BatchNormFunction: _Writer.batch_norm,
-    activations.Relu: _Writer.relu,
-    activations.TableActivation: _Writer.activation,
-    pooling.MaxPool: _Writer.max_pool,
-    pooling.AveragePool: _Writer.average_pool,
-    pointwise.Concat: _Writer.concat,
-    Multiply: _Writer.multiply,
-    Scale: _Writer.scale,
+_RULES: dict[Operation, Callable[..., str]] = {
+    normalization.BATCH_NORM: _Writer.batch_norm,
+    activations.RELU: _Writer.relu,
+    activations.TABLE: _Writer.activation,
+    pooling.MAX_POOL: _Writer.max_pool,
+    pooling.AVERAGE_POOL: _Writer.average_pool,
+    pointwise.CONCAT: _Writer.concat,
+    MULTIPLY: _Writer.multiply,
+    SCALE: _Writer.scale,
 }
 _BEFORE_RELU = (
-    Products,
-    TransposedProducts,
-    normalization.BatchNormFunction,
-    activations.TableActivation,
-    pooling.AveragePool,
-    addition.Add,
-    Multiply,
-    Scale,
-    Narrow,
+    PRODUCTS,
+    TRANSPOSED_PRODUCTS,
+    normalization.BATCH_NORM,
+    activations.TABLE,
+    pooling.AVERAGE_POOL,
+    addition.ADD,
+    MULTIPLY,
+    SCALE,
+    NARROW,
 )
-_ROUNDED = {Narrow16: "int16", SoftmaxFunction: "uint16"}
+_ROUNDED = {NARROW16: "int16", SOFTMAX: "uint16"}
 """Operations that make codes of more than 8 bits, and their type."""
 
 
-def _needed(steps: Sequence[DeployedOperation], output: BFPTensor) -> list[DeployedOperation]:
+def _needed(steps: Sequence[DeployedOperation], output: Value) -> list[DeployedOperation]:
     """The steps that the output depends on; of recurrent layers all, for their states."""
     wanted, found = {id(output.codes)}, []
     for step in reversed(steps):
@@ -448,13 +449,9 @@ def _needed(steps: Sequence[DeployedOperation], output: BFPTensor) -> list[Deplo
     return found[::-1]
 
 
-def inputs_of(step: DeployedOperation) -> list[BFPTensor]:
+def inputs_of(step: DeployedOperation) -> list[Value]:
     """The activations that a step reads, in order; parameters are none."""
-    return [
-        argument
-        for argument in step.arguments
-        if isinstance(argument, BFPTensor) and not isinstance(argument, BFPParameter)
-    ]
+    return [argument for argument in step.arguments if is_activation(argument)]
 
 
 def _is_index(argument: object) -> bool:
@@ -462,22 +459,22 @@ def _is_index(argument: object) -> bool:
     return isinstance(argument, Tensor) and not argument.is_floating_point()
 
 
-def is_tensor(a: Tensor, b: Tensor) -> bool:
+def is_tensor(a: Tensor, b: Tensor | Value) -> bool:
     """Whether two tensors are the same memory, seen in the same way."""
     return a is b or (
-        not isinstance(b, BFPTensor)
+        not isinstance(b, Value)
         and (a.data_ptr(), a.shape, a.stride(), a.dtype)
         == (b.data_ptr(), b.shape, b.stride(), b.dtype)
     )
 
 
-def _is_multiple(x: BFPTensor, of: BFPTensor) -> bool:
+def _is_multiple(x: Value, of: Value) -> bool:
     """Whether the values of a tensor lie on the grid of another."""
     (codes, exponent), grid = x.whole(), of.whole()[1]
     return not bool((codes.long() % (1 << min(max(grid - exponent, 0), 62))).any())
 
 
-def _stored(tensor: BFPTensor) -> tuple[Array, list[int]]:
+def _stored(tensor: Value) -> tuple[Array, list[int]]:
     """The codes of a constant in the smallest type that they have, and its exponent."""
     own = constant16(tensor)
     if own is None or not bool(own.codes.any()):
@@ -492,7 +489,7 @@ def _stored(tensor: BFPTensor) -> tuple[Array, list[int]]:
     return codes.cpu().contiguous().numpy().astype(dtype), [exponent]
 
 
-def _pool(window: Window, x: BFPTensor) -> dict[str, Any]:
+def _pool(window: Window, x: Value) -> dict[str, Any]:
     """The attributes of a pool of x, with the pads that its last windows need."""
     pads = (*window.padding, *window.ends(*x.shape[2:]))
     sizes = {"kernel_shape": window.kernel, "strides": window.stride, "pads": pads}

@@ -15,20 +15,21 @@ import torch
 from torch import Tensor
 
 from samebits.spec import formats
-from samebits.train.deployed.attention import Narrow16, binary32_eps, constant16, entry
+from samebits.train.deployed.attention import NARROW16, binary32_eps, constant16, entry
 from samebits.train.deployed.nodes import Array, Nodes, binary32
-from samebits.train.operations.addition import Add
-from samebits.train.operations.attention import JoinHeads, SplitHeads
-from samebits.train.operations.broadcast import Expand
-from samebits.train.operations.copies import Copies, Selection
-from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
-from samebits.train.operations.layer_norm import LayerNormFunction
-from samebits.train.operations.matmul import MatMul
-from samebits.train.operations.narrow import Narrow
-from samebits.train.operations.pointwise import EmbeddingFunction, Reshape
-from samebits.train.operations.resampling import Pad
-from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
+from samebits.train.operation import Operation
+from samebits.train.operations.addition import ADD
+from samebits.train.operations.attention import JOIN_HEADS, SPLIT_HEADS
+from samebits.train.operations.broadcast import EXPAND
+from samebits.train.operations.copies import COPIES, Selection
+from samebits.train.operations.indexing import GATHER, INDEXED, PERMUTE, ROLL
+from samebits.train.operations.layer_norm import LAYER_NORM
+from samebits.train.operations.matmul import MAT_MUL
+from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.pointwise import EMBEDDING, RESHAPE
+from samebits.train.operations.resampling import PAD
+from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
+from samebits.train.value import Value, Weight
 
 Inputs = Sequence[str]
 
@@ -37,9 +38,9 @@ def _norm(
     nodes: Nodes,
     path: str,
     inputs: Inputs,
-    x: BFPTensor,
-    gamma: BFPParameter | None,
-    beta: BFPParameter | None,
+    x: Value,
+    gamma: Weight | None,
+    beta: Weight | None,
     eps: float,
     centred: bool,
     groups: int | None,
@@ -59,7 +60,7 @@ def _norm(
     return nodes.add("GroupNormalization", names, {"num_groups": groups, **epsilon}, path)
 
 
-def _joint(path: str, parameter: BFPParameter | None, size: int, default: int) -> Array:
+def _joint(path: str, parameter: Weight | None, size: int, default: int) -> Array:
     """Joint values as binary32 numbers."""
     if parameter is None:
         return np.full(size, default, np.float32)
@@ -67,9 +68,7 @@ def _joint(path: str, parameter: BFPParameter | None, size: int, default: int) -
     return binary32(path, parameter.joint()[0].tolist(), exponent)
 
 
-def _product(
-    nodes: Nodes, path: str, inputs: Inputs, a: BFPTensor, b: BFPTensor, transposed: bool
-) -> str:
+def _product(nodes: Nodes, path: str, inputs: Inputs, a: Value, b: Value, transposed: bool) -> str:
     left, right = inputs
     if transposed:
         rank = b.dim()
@@ -78,13 +77,13 @@ def _product(
     return nodes.add("MatMul", [left, right], {}, path)
 
 
-def _added(nodes: Nodes, path: str, inputs: Inputs, *terms: BFPTensor) -> str:
+def _added(nodes: Nodes, path: str, inputs: Inputs, *terms: Value) -> str:
     """The sum of two terms; a constant of zeros beside an exact value adds nothing."""
     live = [n for n, t in zip(inputs, terms, strict=True) if constant16(t) is not None]
     return nodes.add("Add", live, {}, path) if len(live) > 1 else live[0]
 
 
-def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor) -> str:
+def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: Value) -> str:
     scores = inputs[0]
     if x.allowed is not None and not bool(x.allowed.all()):
         kept = _compressed(x.allowed).cpu().numpy()
@@ -106,10 +105,10 @@ def _embedding(
     path: str,
     inputs: Inputs,
     index: Tensor,
-    weight: BFPParameter,
+    weight: Weight,
     padding: int | None,
 ) -> str:
-    table, exponent = BFPTensor(*entry(None, weight)).whole()
+    table, exponent = Value(*entry(None, weight)).whole()
     name = nodes.constant(f"{path}.weight", table.cpu().contiguous().numpy(), [exponent])
     return nodes.add("Gather", [name, *inputs], {"axis": 0}, path)
 
@@ -122,19 +121,19 @@ def _same(nodes: Nodes, path: str, inputs: Inputs, *arguments: Any) -> str:
     return inputs[0]
 
 
-def _reshaped(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, shape: tuple[int, ...]) -> str:
+def _reshaped(nodes: Nodes, path: str, inputs: Inputs, x: Value, shape: tuple[int, ...]) -> str:
     sizes = tuple(x.codes.reshape(shape).shape)
     if sizes == (x.shape[0], math.prod(x.shape[1:])):
         return nodes.add("Flatten", inputs, {"axis": 1}, path)
     return nodes.add("Reshape", inputs, {"shape": sizes}, path)
 
 
-def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, order: tuple[int, ...]) -> str:
+def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: Value, order: tuple[int, ...]) -> str:
     return nodes.add("Transpose", inputs, {"perm": tuple(axis % x.dim() for axis in order)}, path)
 
 
-def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: tuple[Any, ...]) -> str:
-    """A Slice, and a Reshape where axes are left out; the latter alone where everything is kept."""
+def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: Value, index: tuple[Any, ...]) -> str:
+    """A Slice, and a RESHAPE where axes are left out; the latter alone where everything is kept."""
     shape = tuple(x.codes[index].shape)
     if math.prod(shape) == x.codes.numel():
         return nodes.add("Reshape", inputs, {"shape": shape}, path)
@@ -159,12 +158,12 @@ def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: tuple
     return nodes.add("Reshape", [value], {"shape": shape}, path)
 
 
-def _gathered(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, index: Tensor) -> str:
+def _gathered(nodes: Nodes, path: str, inputs: Inputs, x: Value, index: Tensor) -> str:
     numbers = nodes.real(f"{path}.indices", index.cpu().numpy())
     return nodes.add("Gather", [*inputs, numbers], {"axis": 0}, path)
 
 
-def _expanded(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, shape: tuple[int, ...]) -> str:
+def _expanded(nodes: Nodes, path: str, inputs: Inputs, x: Value, shape: tuple[int, ...]) -> str:
     return nodes.add("Expand", inputs, {"shape": tuple(shape)}, path)
 
 
@@ -172,7 +171,7 @@ def _rolled(
     nodes: Nodes,
     path: str,
     inputs: Inputs,
-    x: BFPTensor,
+    x: Value,
     by: tuple[int, ...],
     axes: tuple[int, ...],
 ) -> str:
@@ -190,7 +189,7 @@ def _rolled(
     return value
 
 
-def _padded(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, sizes: tuple[int, ...]) -> str:
+def _padded(nodes: Nodes, path: str, inputs: Inputs, x: Value, sizes: tuple[int, ...]) -> str:
     pairs = [sizes[i : i + 2] for i in range(0, len(sizes), 2)][::-1]
     pairs = [(0, 0)] * (x.dim() - len(pairs)) + pairs
     before, after = zip(*pairs, strict=True)
@@ -198,7 +197,7 @@ def _padded(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, sizes: tuple[
 
 
 def _copied(
-    nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, selections: tuple[Selection, ...]
+    nodes: Nodes, path: str, inputs: Inputs, x: Value, selections: tuple[Selection, ...]
 ) -> str:
     (value,) = inputs
     for axis, index in selections:
@@ -207,17 +206,17 @@ def _copied(
     return value
 
 
-def _logits(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, along: int) -> str:
+def _logits(nodes: Nodes, path: str, inputs: Inputs, x: Value, along: int) -> str:
     return inputs[0]
 
 
-def _split_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, heads: int) -> str:
+def _split_heads(nodes: Nodes, path: str, inputs: Inputs, x: Value, heads: int) -> str:
     n, t, width = x.shape
     d = width // heads
     return _heads(nodes, path, inputs, (n, t, heads, d), (n * heads, t, d))
 
 
-def _join_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPTensor, heads: int) -> str:
+def _join_heads(nodes: Nodes, path: str, inputs: Inputs, x: Value, heads: int) -> str:
     count, t, d = x.shape
     n = count // heads
     return _heads(nodes, path, inputs, (n, heads, t, d), (n, t, heads * d))
@@ -232,22 +231,22 @@ def _heads(
     return nodes.add("Reshape", [value], {"shape": shape}, path)
 
 
-RULES: dict[type[TensorOperation], Callable[..., str]] = {
-    LayerNormFunction: _norm,
-    MatMul: _product,
-    Add: _added,
-    SoftmaxFunction: _softmax,
-    EmbeddingFunction: _embedding,
-    **dict.fromkeys((Narrow, Narrow16, Masked), _same),
-    Reshape: _reshaped,
-    Permute: _permuted,
-    Indexed: _indexed,
-    Gather: _gathered,
-    Expand: _expanded,
-    Roll: _rolled,
-    Pad: _padded,
-    Copies: _copied,
-    LogSoftmax: _logits,
-    SplitHeads: _split_heads,
-    JoinHeads: _join_heads,
+RULES: dict[Operation, Callable[..., str]] = {
+    LAYER_NORM: _norm,
+    MAT_MUL: _product,
+    ADD: _added,
+    SOFTMAX: _softmax,
+    EMBEDDING: _embedding,
+    **dict.fromkeys((NARROW, NARROW16, MASKED), _same),
+    RESHAPE: _reshaped,
+    PERMUTE: _permuted,
+    INDEXED: _indexed,
+    GATHER: _gathered,
+    EXPAND: _expanded,
+    ROLL: _rolled,
+    PAD: _padded,
+    COPIES: _copied,
+    LOG_SOFTMAX: _logits,
+    SPLIT_HEADS: _split_heads,
+    JOIN_HEADS: _join_heads,
 }

@@ -24,18 +24,19 @@ from samebits.train.deployed.recurrent import (
     weights_of,
 )
 from samebits.train.deployed.weights import FrozenWeights
+from samebits.train.operation import Operation
 from samebits.train.operations import activations, addition, pointwise
-from samebits.train.operations.gru import Gru
-from samebits.train.operations.indexing import Indexed, Permute
-from samebits.train.operations.linear import Products
-from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.narrow import Narrow
-from samebits.train.operations.rnn import Rnn
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
+from samebits.train.operations.gru import GRU
+from samebits.train.operations.indexing import INDEXED, PERMUTE
+from samebits.train.operations.linear import PRODUCTS
+from samebits.train.operations.lstm import LSTM
+from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.rnn import RNN
+from samebits.train.value import Value, is_activation
 
 TIME_WISE = (
-    *(Lstm, Gru, Rnn, Products, Indexed, Permute, pointwise.Reshape, activations.Relu),
-    *(activations.TableActivation, Narrow, addition.Add, pointwise.Concat),
+    *(LSTM, GRU, RNN, PRODUCTS, INDEXED, PERMUTE, pointwise.RESHAPE, activations.RELU),
+    *(activations.TABLE, NARROW, addition.ADD, pointwise.CONCAT),
 )
 
 
@@ -44,7 +45,7 @@ def is_recurrent(steps: Sequence[DeployedOperation]) -> bool:
     return any(has_states(step.operation) for step in steps)
 
 
-def has_states(operation: type[TensorOperation]) -> bool:
+def has_states(operation: Operation) -> bool:
     """Whether an operation goes from step to step with states."""
     rule = rule_of(operation)
     return rule is not None and rule.states
@@ -52,7 +53,7 @@ def has_states(operation: type[TensorOperation]) -> bool:
 
 def one_step(
     model: Deployed, whole: Sequence[DeployedOperation], shape: tuple[int, ...]
-) -> tuple[list[DeployedOperation], Tensor, BFPTensor]:
+) -> tuple[list[DeployedOperation], Tensor | Value, Value]:
     """The operations of a run on sequences of one step, its input and output.
 
     whole: those of a run on [1, *shape]. Every axis as long as the sequence is tried as the axis of
@@ -98,11 +99,11 @@ def _check_time_wise(
     the axis of time alone, and it must leave the steps apart and go forward.
     """
     for a, b in zip(whole, single, strict=True):
-        where = f"{a.path or 'the model'} ({a.operation.word()})"
+        where = f"{a.path or 'the model'} ({a.operation.name})"
         axes = [
             _time_axis(where, x.shape, y.shape, length)
             for x, y in zip(a.arguments, b.arguments, strict=True)
-            if isinstance(x, BFPTensor) and not isinstance(x, BFPParameter)
+            if is_activation(x)
         ]
         _time_axis(where, a.output.shape, b.output.shape, length)
         if axes and all(axis is None for axis in axes):
@@ -114,9 +115,9 @@ def _check_time_wise(
                 f"{where}: expected layers that go forward, found a bidirectional one: its steps "
                 "wait for the end of the sequence"
             )
-        if a.operation is pointwise.Concat and a.arguments[0] % a.output.dim() == axes[0]:
+        if a.operation is pointwise.CONCAT and a.arguments[0] % a.output.dim() == axes[0]:
             raise UnsupportedError(f"{where}: expected steps that stay apart, found them joined")
-        if a.operation is Indexed:
+        if a.operation is INDEXED:
             _check_index(where, a, axes[0], length)
 
 
@@ -156,9 +157,9 @@ class LayerOf:
     def __init__(self, step: DeployedOperation) -> None:
         arguments = list(step.arguments)
         self.kind: type[DeployedCell] = LstmSteps
-        if step.operation is not Lstm:
+        if step.operation is not LSTM:
             self.kind = kind_of(arguments.pop(0))
-        self.x: BFPTensor
+        self.x: Value
         self.x, *self.parameters, self.reverse = arguments[:6]
 
 

@@ -26,7 +26,7 @@ from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
 from samebits.train.deployed import attention as wide
 from samebits.train.deployed import recurrent
-from samebits.train.deployed.attention import Narrow16
+from samebits.train.deployed.attention import NARROW16
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import (
     FrozenWeights,
@@ -35,35 +35,36 @@ from samebits.train.deployed.weights import (
     transposed_inputs,
     transposed_outputs,
 )
+from samebits.train.operation import Operation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
-from samebits.train.operations.attention import JoinHeads, SplitHeads
-from samebits.train.operations.broadcast import Expand
-from samebits.train.operations.copies import Copies
-from samebits.train.operations.gru import Gru
-from samebits.train.operations.indexing import Gather, Indexed, Permute, Roll
-from samebits.train.operations.layer_norm import LayerNormFunction
-from samebits.train.operations.linear import Products, as_image, as_input, as_kernel
-from samebits.train.operations.lstm import Lstm
-from samebits.train.operations.matmul import MatMul
-from samebits.train.operations.multiplication import Multiply, Scale
-from samebits.train.operations.narrow import Entry, Narrow
-from samebits.train.operations.resampling import Pad
-from samebits.train.operations.rnn import Rnn
-from samebits.train.operations.softmax import LogSoftmax, Masked, SoftmaxFunction
-from samebits.train.operations.transposed import TransposedProducts
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation
+from samebits.train.operations.attention import JOIN_HEADS, SPLIT_HEADS
+from samebits.train.operations.broadcast import EXPAND
+from samebits.train.operations.copies import COPIES
+from samebits.train.operations.gru import GRU
+from samebits.train.operations.indexing import GATHER, INDEXED, PERMUTE, ROLL
+from samebits.train.operations.layer_norm import LAYER_NORM
+from samebits.train.operations.linear import PRODUCTS, as_image, as_input, as_kernel
+from samebits.train.operations.lstm import LSTM
+from samebits.train.operations.matmul import MAT_MUL
+from samebits.train.operations.multiplication import MULTIPLY, SCALE
+from samebits.train.operations.narrow import ENTRY, NARROW
+from samebits.train.operations.resampling import PAD
+from samebits.train.operations.rnn import RNN
+from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
+from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
+from samebits.train.value import Value, Weight
 
 MAX_WINDOW = 1 << 23  # positions averaged
 
 
 def products(
     site: int | None,
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None,
+    x: Value,
+    weight: Weight,
+    bias: Weight | None,
     shape: ConvShape,
     peaks: object,
-) -> Part | BFPTensor:
+) -> Part | Value:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
     The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
@@ -78,12 +79,12 @@ def products(
 
 def transposed_products(
     site: int | None,
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None,
+    x: Value,
+    weight: Weight,
+    bias: Weight | None,
     shape: ConvShape,
     peaks: object,
-) -> Part | BFPTensor:
+) -> Part | Value:
     """ConvTranspose2d: `products` with weights whose output channels have exponents."""
     codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
     own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
@@ -92,7 +93,7 @@ def transposed_products(
     return _of_sums(acc, own, site, codes)
 
 
-def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | BFPTensor:
+def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | Value:
     """Sums with their offsets at the site, or as int32 at the finest exponent, as rows or an image
     where `codes` are."""
     offsets, grids = (
@@ -102,15 +103,15 @@ def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -
     acc = acc.long() + offsets
     if site is None:
         whole = (acc << (grids - own.finest)).to(torch.int32)
-        return BFPTensor.opened(as_input(whole, codes), own.finest)
+        return Value.opened(as_input(whole, codes), own.finest)
     return as_input(saturated(acc, grids - site), codes), site
 
 
 def batch_norm(
     site: int,
-    x: BFPTensor,
-    gamma: BFPParameter,
-    beta: BFPParameter,
+    x: Value,
+    gamma: Weight,
+    beta: Weight,
     running_mean: Tensor,
     running_var: Tensor,
     training: bool,
@@ -126,7 +127,7 @@ def batch_norm(
     return saturated(acc, exponent - site), site
 
 
-def table(site: int, x: BFPTensor, name: str, parameter: float | None) -> Part:
+def table(site: int, x: Value, name: str, parameter: float | None) -> Part:
     """A correctly rounded table over the 256 codes."""
     codes, exponent = x.whole()
     entries = activation_codes(name, parameter, exponent, site)
@@ -134,7 +135,7 @@ def table(site: int, x: BFPTensor, name: str, parameter: float | None) -> Part:
     return table[codes.long() + 128], site
 
 
-def average_pool(site: int, x: BFPTensor, means: Averages) -> Part:
+def average_pool(site: int, x: Value, means: Averages) -> Part:
     """Window means, one rounding."""
     codes, exponent = x.whole()
     most = max(means.largest, means.positions)
@@ -153,7 +154,7 @@ def average_pool(site: int, x: BFPTensor, means: Averages) -> Part:
     return mean.clamp(-128, 127).to(torch.int8), site
 
 
-def add(site: int, a: BFPTensor, b: BFPTensor) -> Part:
+def add(site: int, a: Value, b: Value) -> Part:
     """a + b, rounded once."""
     (u, e_u), (v, e_v) = a.whole(), b.whole()
     if e_u < e_v:
@@ -168,26 +169,26 @@ def add(site: int, a: BFPTensor, b: BFPTensor) -> Part:
     return torch.where(u == 0, saturated(v, e_v - site), codes), site
 
 
-def multiply(site: int, a: BFPTensor, b: BFPTensor) -> Part:
+def multiply(site: int, a: Value, b: Value) -> Part:
     """a * b, rounded once."""
     (u, e_u), (v, e_v) = a.whole(), b.whole()
     return saturated(u.long() * v, e_u + e_v - site), site
 
 
-def scale(site: int, x: BFPTensor, factor: float) -> Part:
+def scale(site: int, x: Value, factor: float) -> Part:
     """x times the coefficient of a number: products of 24 bits, which binary32 holds."""
     codes, exponent = x.whole()
     m, by = formats.signed_coefficient(factor)
     return saturated(codes.long() * m, exponent + by - site), site
 
 
-def concat(site: int, dim: int, *tensors: BFPTensor) -> Part:
+def concat(site: int, dim: int, *tensors: Value) -> Part:
     """Side by side, each rounded once to the site's exponent."""
     parts = [t.whole() for t in tensors]
     return torch.cat([saturated(codes, e - site) for codes, e in parts], dim), site
 
 
-def narrow(site: int, x: BFPTensor) -> Part:
+def narrow(site: int, x: Value) -> Part:
     """A 32-bit value as 8 bits, one rounding."""
     codes, exponent = x.whole()
     return saturated(codes, exponent - site), site
@@ -221,49 +222,49 @@ class Rule:
     states: whether it goes from step to step with states, and takes the run's `memory` of them
     """
 
-    frozen: Callable[..., Part | BFPTensor] | None
+    frozen: Callable[..., Part | Value] | None
     rounds: bool | None = True
-    chosen: Callable[..., tuple[BFPTensor, int | None]] | None = None
-    wide: Callable[..., BFPTensor] | None = None
-    entry: type[TensorOperation] | None = None
+    chosen: Callable[..., tuple[Value, int | None]] | None = None
+    wide: Callable[..., Value] | None = None
+    entry: Operation | None = None
     narrow: bool = False
     states: bool = False
 
 
 _THE_SAME = Rule(None, False)
 _STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen_of_cell, states=True)
-RULES: dict[type[TensorOperation], Rule] = {
-    Products: Rule(products, None),
-    TransposedProducts: Rule(transposed_products, None),
-    normalization.BatchNormFunction: Rule(batch_norm),
-    LayerNormFunction: Rule(wide.layer_norm),
-    activations.Relu: _THE_SAME,
-    activations.TableActivation: Rule(table),
-    pooling.MaxPool: _THE_SAME,
-    pooling.AveragePool: Rule(average_pool),
-    addition.Add: Rule(add, wide=wide.added),
-    pointwise.Concat: Rule(concat),
-    Multiply: Rule(multiply, narrow=True),
-    Scale: Rule(scale, wide=wide.scaled),
-    Narrow: Rule(narrow),
-    Narrow16: Rule(wide.narrow16),
-    MatMul: Rule(wide.product, False, entry=Narrow),
-    SoftmaxFunction: Rule(wide.softmax, False, entry=Narrow16),
-    Entry: Rule(wide.entry, False),
-    pointwise.EmbeddingFunction: Rule(wide.embedding, False),
-    **dict.fromkeys((pointwise.Reshape, Permute, Indexed, Gather, Roll, Pad), _THE_SAME),
-    **dict.fromkeys((SplitHeads, JoinHeads, Expand, Copies, LogSoftmax, Masked), _THE_SAME),
-    Lstm: Rule(recurrent.lstm, chosen=recurrent.chosen, states=True),
-    Gru: _STEPPED,
-    Rnn: _STEPPED,
+RULES: dict[Operation, Rule] = {
+    PRODUCTS: Rule(products, None),
+    TRANSPOSED_PRODUCTS: Rule(transposed_products, None),
+    normalization.BATCH_NORM: Rule(batch_norm),
+    LAYER_NORM: Rule(wide.layer_norm),
+    activations.RELU: _THE_SAME,
+    activations.TABLE: Rule(table),
+    pooling.MAX_POOL: _THE_SAME,
+    pooling.AVERAGE_POOL: Rule(average_pool),
+    addition.ADD: Rule(add, wide=wide.added),
+    pointwise.CONCAT: Rule(concat),
+    MULTIPLY: Rule(multiply, narrow=True),
+    SCALE: Rule(scale, wide=wide.scaled),
+    NARROW: Rule(narrow),
+    NARROW16: Rule(wide.narrow16),
+    MAT_MUL: Rule(wide.product, False, entry=NARROW),
+    SOFTMAX: Rule(wide.softmax, False, entry=NARROW16),
+    ENTRY: Rule(wide.entry, False),
+    pointwise.EMBEDDING: Rule(wide.embedding, False),
+    **dict.fromkeys((pointwise.RESHAPE, PERMUTE, INDEXED, GATHER, ROLL, PAD), _THE_SAME),
+    **dict.fromkeys((SPLIT_HEADS, JOIN_HEADS, EXPAND, COPIES, LOG_SOFTMAX, MASKED), _THE_SAME),
+    LSTM: Rule(recurrent.lstm, chosen=recurrent.chosen, states=True),
+    GRU: _STEPPED,
+    RNN: _STEPPED,
 }
 
 
-def rule_of(operation: type[TensorOperation], arguments: Sequence[Any] = ()) -> Rule | None:
+def rule_of(operation: Operation, arguments: Sequence[Any] = ()) -> Rule | None:
     """The deployed form of an operation, that of wide operands where there is one; None if it has
     no form."""
     rule = RULES.get(operation)
-    is_wide = any(isinstance(x, BFPTensor) and x.is_wide for x in arguments)
+    is_wide = any(isinstance(x, Value) and x.is_wide for x in arguments)
     if rule is None or not is_wide:
         return rule
     if rule.narrow:

@@ -33,9 +33,9 @@ from samebits.train.deployed.weights import (
 )
 from samebits.train.operations.gru import GruCell, gates_of
 from samebits.train.operations.lstm import unrolled
-from samebits.train.operations.recurrent import Recurrent, Values, order_of, row_product
+from samebits.train.operations.recurrent import Values, order_of, row_product, run_cell
 from samebits.train.operations.rnn import RnnCell
-from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight
 
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _EXACT_BITS = 53  # of binary64
@@ -61,7 +61,7 @@ class CellMemory:
         return [torch.zeros(shape, dtype=CODE_TYPE[b], device=like.device) for b in bits]
 
 
-Parameters = Sequence[BFPParameter | None]
+Parameters = Sequence[Weight | None]
 """weight_ih, weight_hh, bias_ih and bias_hh of a layer in one direction; biases may be None."""
 
 
@@ -76,7 +76,7 @@ class RecurrentWeights:
 def weights_of(
     kind: type[DeployedCell],
     site: int,
-    x: BFPTensor,
+    x: Value,
     parameters: Parameters,
 ) -> RecurrentWeights:
     """The constants of a layer. Raises UnsupportedError where its sums do not fit 32 bits."""
@@ -211,7 +211,7 @@ class ReluSteps(TanhSteps):
 def layer(
     kind: type[DeployedCell],
     site: int,
-    x: BFPTensor,
+    x: Value,
     parameters: Parameters,
     reverse: bool,
     memory: CellMemory | None = None,
@@ -246,15 +246,15 @@ def layer(
 # --- as operations of training ------------------------------------------------------------------
 
 
-def lstm(site: int, x: BFPTensor, *arguments: Any, memory: CellMemory | None = None) -> Part:
-    """`layer` of the arguments of `Lstm`."""
+def lstm(site: int, x: Value, *arguments: Any, memory: CellMemory | None = None) -> Part:
+    """`layer` of the arguments of `LSTM`."""
     return layer(LstmSteps, site, x, arguments[:4], arguments[4], memory)
 
 
 def stepped(
     site: int,
     cell: GruCell | RnnCell,
-    x: BFPTensor,
+    x: Value,
     *arguments: Any,
     memory: CellMemory | None = None,
 ) -> Part:
@@ -269,7 +269,7 @@ def kind_of(cell: GruCell | RnnCell) -> type[DeployedCell]:
     return ReluSteps if cell.relu else TanhSteps
 
 
-def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
+def chosen(*arguments: object) -> tuple[Value, int | None]:
     """The output of an LSTM in the training arithmetic, and the exponent to freeze.
 
     That is the largest of the steps' cell states that are not all zero, None if all are.
@@ -278,13 +278,13 @@ def chosen(*arguments: object) -> tuple[BFPTensor, int | None]:
     return run.output, _largest(list(zip(run.c, run.e_c, strict=True)))
 
 
-def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[BFPTensor, int | None]:
+def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[Value, int | None]:
     """The same of a GRU, of the products that r lets in, and of an RNN, of h."""
     if isinstance(cell, GruCell):
         watched = _Watched()
-        output, _ = Recurrent.compute(watched, *arguments)
+        (output, _), _ = run_cell(watched, *arguments)  # type: ignore[arg-type]
         return output, _largest(watched.found)
-    output, _ = Recurrent.compute(cell, *arguments)
+    (output, _), _ = run_cell(cell, *arguments)  # type: ignore[arg-type]
     return output, rows.largest_exponent(*output.resolved())
 
 

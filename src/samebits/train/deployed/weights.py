@@ -12,7 +12,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
-from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight
 
 _SUM_LIMIT = 1 << 31
 
@@ -36,7 +36,7 @@ class FrozenWeights:
         return min(self.exponents)
 
 
-def exponents_of(weight: BFPParameter) -> list[int]:
+def exponents_of(weight: Weight) -> list[int]:
     """e_W of every output channel, alike where the weight has one."""
     codes, exponent = weight.parts[0]
     if isinstance(exponent, Tensor):
@@ -48,7 +48,7 @@ Outputs = tuple[Tensor, list[int]]
 """Codes [o, ...] of a weight, an output channel after the other, and the exponent of each."""
 
 
-def transposed_outputs(weight: BFPParameter, groups: int) -> Outputs:
+def transposed_outputs(weight: Weight, groups: int) -> Outputs:
     """The weight [i, o / groups, ...] of a transposed convolution as [o, i / groups, ...].
 
     Where rows have exponents, which are those of input channels there, every output channel is
@@ -71,9 +71,9 @@ def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
 
 
 def frozen_weights(
-    x: BFPTensor,
-    weight: BFPParameter | Outputs,
-    bias: BFPParameter | None,
+    x: Value,
+    weight: Weight | Outputs,
+    bias: Weight | None,
 ) -> FrozenWeights:
     """The constants of sums x * weight + bias, every channel on a grid of its own.
 
@@ -94,9 +94,7 @@ def frozen_rows(
     return _Grids(codes, exponents, biases).fitting(what)
 
 
-def frozen_sums(
-    x: BFPTensor, weight: BFPParameter | Outputs, bias: BFPParameter | None
-) -> FrozenWeights:
+def frozen_sums(x: Value, weight: Weight | Outputs, bias: Weight | None) -> FrozenWeights:
     """The constants of sums that are no site: 32 bits hold them all at the finest exponent.
 
     Channels with a grid that is too fine for that are raised. Raises UnsupportedError where the
@@ -112,7 +110,7 @@ def frozen_sums(
     raise _too_large("sums", max(reach))
 
 
-def real_values(count: int, bias: BFPParameter | None) -> list[Fraction]:
+def real_values(count: int, bias: Weight | None) -> list[Fraction]:
     """The joint values of a bias, `count` zeros where there is none."""
     if bias is None:
         return [Fraction(0)] * count
@@ -129,10 +127,10 @@ class _Grids:
     values: list[Fraction]
 
     @staticmethod
-    def of(x: BFPTensor, weight: BFPParameter | Outputs, bias: BFPParameter | None) -> _Grids:
+    def of(x: Value, weight: Weight | Outputs, bias: Weight | None) -> _Grids:
         """Those of a layer."""
         e_x = x.whole()[1]
-        if isinstance(weight, BFPParameter):
+        if isinstance(weight, Weight):
             weight = weight.parts[0][0], exponents_of(weight)
         own = [e_x + e for e in weight[1]]
         return _Grids(weight[0], own, real_values(len(own), bias))

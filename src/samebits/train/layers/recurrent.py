@@ -12,6 +12,7 @@ from samebits.errors import UnsupportedError
 from samebits.train.layers.absent import Absent
 from samebits.train.layers.base import Layer
 from samebits.train.layers.elementwise import Dropout
+from samebits.train.operation import is_interpreted
 from samebits.train.operations import pointwise
 from samebits.train.operations.broadcast import constant
 from samebits.train.operations.gru import gru
@@ -20,7 +21,7 @@ from samebits.train.operations.lstm import lstm
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.recurrent import refuse_packed, states
 from samebits.train.operations.rnn import rnn
-from samebits.train.tensor import BFPParameter, BFPTensor, is_interpreted
+from samebits.train.tensor import BFPParameter, BFPTensor
 
 Given = list[BFPTensor]
 Own = tuple[Any, Any, Any, Any]  # parameters, in the order of PARTS

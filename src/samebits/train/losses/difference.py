@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -21,8 +21,10 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
+from samebits.train.operation import Call, Operation
 from samebits.train.quantize import quantize_real
-from samebits.train.tensor import BFPTensor, TensorOperation, requantized
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value, requantized
 
 
 class Measured(NamedTuple):
@@ -37,23 +39,26 @@ class Measured(NamedTuple):
 Measure = Callable[[Tensor, int], Measured]  # of int64 differences at an exponent
 
 
-class DifferenceLoss(TensorOperation):
-    """A loss of the differences between a BFP tensor and a real target."""
+def _difference_loss(
+    y: Value, target: Tensor, bits: int, measure: Measure
+) -> tuple[Tensor, tuple[Tensor, int, float | None]]:
+    """A loss of the differences between a BFP tensor and a real target.
 
-    @staticmethod
-    def forward(ctx: Any, y: BFPTensor, target: Tensor, bits: int, measure: Measure) -> Tensor:
-        """bits: of the target's codes, 16 or 32."""
-        codes, ctx.exponent, ctx.factor, value = measure(*_difference(y, target, bits))
-        ctx.save_for_backward(codes)
-        return reported(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (codes,) = ctx.saved_tensors
-        return gradient_of(*times(codes.long(), ctx.exponent, ctx.factor), grad), None, None, None
+    bits: of the target's codes, 16 or 32.
+    """
+    codes, exponent, factor, value = measure(*_difference(y, target, bits))
+    return reported(value), (codes, exponent, factor)
 
 
-def _difference(y: BFPTensor, target: Tensor, bits: int) -> tuple[Tensor, int]:
+def _difference_gradient(call: Call, grad: Tensor) -> Value:
+    codes, exponent, factor = call.saved
+    return gradient_of(*times(codes.long(), exponent, factor), grad)
+
+
+DIFFERENCE_LOSS = Operation("DifferenceLoss", _difference_loss, _difference_gradient, saves=True)
+
+
+def _difference(y: Value, target: Tensor, bits: int) -> tuple[Tensor, int]:
     """y - target as int64 at one exponent, below 2**62."""
     codes, e_y = y.resolved()
     t, e_t = quantize_real(target, bits, "target")
@@ -77,7 +82,7 @@ def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: in
             f"{what}: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
         )
     check_values(what, y)
-    return DifferenceLoss.apply(y, real_target(what, target, y.shape), bits, measure)
+    return DIFFERENCE_LOSS(y, real_target(what, target, y.shape), bits, measure)
 
 
 def _count(what: str, y: Tensor, reduction: str) -> float | None:

@@ -24,73 +24,71 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
+from samebits.train.operation import Call, Operation
 from samebits.train.quantize import largest_magnitude
-from samebits.train.tensor import BFPTensor, TensorOperation
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value
 
 MAX_CLASSES = 1 << 14
 MOST_PROBABILITY = (1 << POINT) + (1 << POINT - 10)  # of a row, fixed point
 Weights = tuple[Tensor, int]  # w, int64, in units of 2**(x - 24), and x
 
 
-class CrossEntropy(TensorOperation):
-    """Cross-entropy of class indices, on a grid of 2**-24 (6.2)."""
+def _class_entropy(
+    logits: Value, target: Tensor, count: int | None
+) -> tuple[Tensor, tuple[Tensor]]:
+    """Cross-entropy of class indices, on a grid of 2**-24 (6.2).
 
-    @staticmethod
-    def forward(ctx: Any, logits: BFPTensor, target: Tensor, count: int | None) -> Tensor:
-        """target: int64 [n], -1 in rows that do not count; count: what divides, None for a sum."""
-        z, e_z = logits.resolved()
-        found = kernels.of(z).cross_entropy(z, e_z, target, count or 1)
-        ctx.save_for_backward(found.codes)
-        loss = LN_2 * real(softmax.loss_units(found.logs, None, found.distances, e_z), -24)
-        return reported(loss if count is None else loss / float(count))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (q,) = ctx.saved_tensors
-        return gradient_of(q.long(), -24, grad), None, None
+    target: int64 [n], -1 in rows that do not count; count: what divides, None for a sum.
+    """
+    z, e_z = logits.resolved()
+    found = kernels.of(z).cross_entropy(z, e_z, target, count or 1)
+    loss = LN_2 * real(softmax.loss_units(found.logs, None, found.distances, e_z), -24)
+    return reported(loss if count is None else loss / float(count)), (found.codes,)
 
 
-class WeighedEntropy(TensorOperation):
-    """Cross-entropy of rows with an amount for every class (6.3), in units of 2**(x - 28)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: BFPTensor, amounts: Tensor, x: int, divisor: float | None
-    ) -> Tensor:
-        """amounts: int64 [rows, classes]; divisor: None for a sum."""
-        q, loss = _weighed(*_class_rows(logits), amounts, x, divisor)
-        n, classes, *inner = logits.shape
-        ctx.save_for_backward(q.view(n, *inner, classes).movedim(-1, 1))
-        ctx.x, ctx.divisor = x, divisor
-        return reported(loss)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (q,) = ctx.saved_tensors
-        return _weighed_gradient(q, ctx.x, ctx.divisor, grad), None, None, None
+def _class_entropy_gradient(call: Call, grad: Tensor) -> Value:
+    return gradient_of(call.saved[0].long(), -24, grad)
 
 
-class BinaryEntropy(TensorOperation):
-    """Cross-entropy of elements as rows (0, z) with two amounts (6.4)."""
+CROSS_ENTROPY = Operation("CrossEntropy", _class_entropy, _class_entropy_gradient, saves=True)
 
-    @staticmethod
-    def forward(
-        ctx: Any, logits: BFPTensor, amounts: Tensor, x: int, divisor: float | None
-    ) -> Tensor:
-        """amounts: int64 [*shape, 2]; divisor: None for a sum."""
-        z, e_z = logits.resolved()
-        pairs = torch.stack((torch.zeros_like(z), z), -1).view(-1, 2)
-        if isinstance(e_z, Tensor):
-            e_z = e_z.expand(z.shape).reshape(-1, 1)
-        q, loss = _weighed(pairs, e_z, amounts.view(-1, 2), x, divisor)
-        ctx.save_for_backward(q[:, 1].reshape(z.shape))
-        ctx.x, ctx.divisor = x, divisor
-        return reported(loss)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (q,) = ctx.saved_tensors
-        return _weighed_gradient(q, ctx.x, ctx.divisor, grad), None, None, None
+def _weighed_entropy(
+    logits: Value, amounts: Tensor, x: int, divisor: float | None
+) -> tuple[Tensor, tuple[Tensor]]:
+    """Cross-entropy of rows with an amount for every class (6.3), in units of 2**(x - 28).
+
+    amounts: int64 [rows, classes]; divisor: None for a sum.
+    """
+    q, loss = _weighed(*_class_rows(logits), amounts, x, divisor)
+    n, classes, *inner = logits.shape
+    return reported(loss), (q.view(n, *inner, classes).movedim(-1, 1),)
+
+
+def _binary_entropy(
+    logits: Value, amounts: Tensor, x: int, divisor: float | None
+) -> tuple[Tensor, tuple[Tensor]]:
+    """Cross-entropy of elements as rows (0, z) with two amounts (6.4).
+
+    amounts: int64 [*shape, 2]; divisor: None for a sum.
+    """
+    z, e_z = logits.resolved()
+    pairs = torch.stack((torch.zeros_like(z), z), -1).view(-1, 2)
+    if isinstance(e_z, Tensor):
+        e_z = e_z.expand(z.shape).reshape(-1, 1)
+    q, loss = _weighed(pairs, e_z, amounts.view(-1, 2), x, divisor)
+    return reported(loss), (q[:, 1].reshape(z.shape),)
+
+
+def _weighed_gradient(call: Call, grad: Tensor) -> Value:
+    _, _, x, divisor = call.arguments
+    factor = None if divisor is None else 1.0 / divisor
+    return gradient_of(*times(call.saved[0].long(), x - GRID, factor), grad)
+
+
+WEIGHED_ENTROPY = Operation("WeighedEntropy", _weighed_entropy, _weighed_gradient, saves=True)
+BINARY_ENTROPY = Operation("BinaryEntropy", _binary_entropy, _weighed_gradient, saves=True)
 
 
 def _weighed(
@@ -103,12 +101,7 @@ def _weighed(
     return codes, loss if divisor is None else loss / divisor
 
 
-def _weighed_gradient(q: Tensor, x: int, divisor: float | None, grad: Tensor) -> BFPTensor:
-    factor = None if divisor is None else 1.0 / divisor
-    return gradient_of(*times(q.long(), x - GRID, factor), grad)
-
-
-def _class_rows(logits: BFPTensor) -> tuple[Tensor, int | Tensor]:
+def _class_rows(logits: Value) -> tuple[Tensor, int | Tensor]:
     """Logits [n, classes, ...] as rows [rows, classes], and their exponent or exponents [rows, 1].
 
     Exponents that differ along the classes are aligned, sample by sample.
@@ -155,7 +148,7 @@ def cross_entropy(
             f"{ignore_index} alone; skip such a batch, or use reduction='sum'"
         )
     if w is None and not inner and label_smoothing == 0 and not (mean and count >= MANY):
-        return CrossEntropy.apply(logits, target, count if mean else None)
+        return CROSS_ENTROPY(logits, target, count if mean else None)
     target = target.reshape(-1)
     counted = (target >= 0).view(-1, 1)
     hit = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
@@ -170,7 +163,7 @@ def cross_entropy(
                 "cross-entropy: expected a target whose class has a weight above 0 (2**-25 of the "
                 "largest), found none; skip such a batch, or use reduction='sum'"
             )
-    return WeighedEntropy.apply(logits, amounts, x, divisor if mean else None)
+    return WEIGHED_ENTROPY(logits, amounts, x, divisor if mean else None)
 
 
 def _check_logits(logits: Any) -> torch.Size:
@@ -249,7 +242,7 @@ def _of_probabilities(
         )
     x = 0 if w is None else w[1]
     divisor = float(t.shape[0]) if mean else None
-    return WeighedEntropy.apply(logits, _amounts(t, w, smoothing), x, divisor)
+    return WEIGHED_ENTROPY(logits, _amounts(t, w, smoothing), x, divisor)
 
 
 def _probabilities(what: str, target: Tensor, shape: torch.Size) -> Tensor:
@@ -340,4 +333,4 @@ def binary_cross_entropy_with_logits(
     off = (1 << POINT) - on
     pairs = [k.scale(t * w.to(t.device), -20) for w, t in ((one, off), (positive, on))]
     amounts = torch.stack(pairs, -1)
-    return BinaryEntropy.apply(logits, amounts, x, float(logits.numel()) if mean else None)
+    return BINARY_ENTROPY(logits, amounts, x, float(logits.numel()) if mean else None)

@@ -15,7 +15,6 @@ from samebits.errors import UnsupportedError
 from samebits.spec.training.loss import IGNORED
 from samebits.train.losses.difference import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cross_entropy
-from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 
 
@@ -99,7 +98,7 @@ def _nll(
 ) -> Tensor:
     """`cross_entropy` of the logits in log-probabilities. UnsupportedError for another input."""
     _refuse("nll_loss", size_average=size_average, reduce=reduce)
-    if not isinstance(input, LogProbabilities) or target.is_floating_point():
+    if not isinstance(input, BFPTensor) or input.along is None or target.is_floating_point():
         raise UnsupportedError(
             "nll_loss: expected what log_softmax gives, and class indices, found "
             f"{type(input).__name__} and {target.dtype}; give the logits to cross_entropy"

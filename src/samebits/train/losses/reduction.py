@@ -9,8 +9,8 @@ from torch import Tensor
 
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec import formats
-from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import BFPTensor, bfp32
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value, bfp32
 
 REDUCTIONS = ("mean", "sum")
 
@@ -29,7 +29,7 @@ def check_values(what: str, y: BFPTensor, along: int | None = None) -> None:
 
     And log-probabilities, but along the axis `along`.
     """
-    if isinstance(y, LogProbabilities) and y.along != along:
+    if y.along not in (None, along):
         only = "which only losses of classes take" if along is None else f"expected along {along}"
         raise UnsupportedError(
             f"{what}: found log-probabilities along axis {y.along}, {only}; give it the logits"
@@ -67,7 +67,7 @@ def times(acc: Tensor, exponent: int, factor: float | None) -> tuple[Tensor, int
     return acc * m, exponent + x
 
 
-def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> BFPTensor:
+def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> Value:
     """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32.
 
     1 is left out. Raises RangeError for a scalar that is not finite.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,39 +18,34 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS, activation_table
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-    requantized,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32, requantized
 
 
-class Relu(TensorOperation):
+def _relu_codes(x: Value, clip: int | None) -> Value:
     """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, clip: int | None) -> BFPTensor:
-        codes, exponent, shifts = x.codes, x.exponent, x.shifts
-        high = 128 if clip is None else clip_codes(clip, exponent)
-        y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
-        ctx.save_for_backward(y)
-        ctx.high = high
-        return BFPTensor(y, exponent, bits=x.bits, shifts=shifts)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (y,) = ctx.saved_tensors
-        return BFPTensor(kernels.of(g).relu_grad(g, y, ctx.high), e_g), None
+    codes, exponent = x.codes, x.exponent
+    high = clip_codes(clip, exponent)
+    y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
+    return Value(y, exponent, x.bits, shifts=x.shifts)
 
 
-def clip_codes(clip: int, exponent: Exponent) -> int | Tensor:
-    """`clip_code` of one exponent, or of each row's."""
+def _relu_gradient(call: Call, grad: Value) -> Value:
+    (g, e_g), y = grad.resolved(), call.output
+    high = clip_codes(call.arguments[1], y.exponent)
+    return Value(kernels.of(g).relu_grad(g, y.codes, high), e_g)
+
+
+RELU = Operation("Relu", _relu_codes, _relu_gradient, reads=("y",))
+
+
+def clip_codes(clip: int | None, exponent: Exponent) -> int | Tensor:
+    """`clip_code` of one exponent, or of each row's; 128, no limit, for None."""
+    if clip is None:
+        return 128
     if isinstance(exponent, int):
         return clip_code(clip, exponent)
     table = torch.tensor(_every_clip_code(clip), device=exponent.device)
@@ -71,40 +65,36 @@ def clip_code(clip: int, exponent: int) -> int:
 
 def relu(x: BFPTensor) -> BFPTensor:
     """max(x, 0), same exponent."""
-    return Relu.apply(as_bfp8(x, "relu"), None)
+    return RELU(as_bfp8(x, "relu"), None)
 
 
 def relu6(x: BFPTensor) -> BFPTensor:
     """min(max(x, 0), 6 rounded to the input's grid), same exponent."""
-    return Relu.apply(as_bfp8(x, "relu6"), 6)
+    return RELU(as_bfp8(x, "relu6"), 6)
 
 
-class TableActivation(TensorOperation):
+def _table(x: Value, name: str, parameter: float | None) -> Value:
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
+    codes, exponent = x.codes, x.exponent
+    if isinstance(exponent, int):
+        return _by_entries(codes, *_values(name, exponent, parameter), x.bits)
+    values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, parameter))
+    shifts = None if ACTIVATIONS[name].bounded else x.shifts
+    return narrowed(values, e_t, x.bits, shifts)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, name: str, parameter: float | None) -> BFPTensor:
-        codes, exponent = x.codes, x.exponent
-        ctx.save_for_backward(codes)
-        ctx.of = (name, exponent, parameter)
-        if isinstance(exponent, int):
-            return _by_entries(codes, *_values(name, exponent, parameter), x.bits)
-        values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, parameter))
-        shifts = None if ACTIVATIONS[name].bounded else x.shifts
-        return narrowed(values, e_t, x.bits, shifts)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (codes,) = ctx.saved_tensors
-        name, exponent, parameter = ctx.of
-        if isinstance(exponent, int) and isinstance(e_g, int):
-            entries, e_d = _slopes(name, exponent, parameter)
-            table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
-            part = kernels.of(g).lookup_grad(g, codes, table, e_g + e_d)
-            return BFPTensor.wide(*part, 8), None, None
-        slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
-        return bfp32(g.long() * slopes, e_g + e_t), None, None
+def _table_gradient(call: Call, grad: Value) -> Value:
+    x, name, parameter = call.arguments
+    (g, e_g), codes, exponent = grad.resolved(), x.codes, x.exponent
+    if isinstance(exponent, int) and isinstance(e_g, int):
+        entries, e_d = _slopes(name, exponent, parameter)
+        table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
+        return Value(*kernels.of(g).lookup_grad(g, codes, table, e_g + e_d))
+    slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
+    return bfp32(g.long() * slopes, e_g + e_t)
+
+
+TABLE = Operation("TableActivation", _table, _table_gradient, reads=("x",))
 
 
 def _values(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
@@ -119,14 +109,14 @@ def _slopes(name: str, exponent: int, parameter: float | None) -> tuple[Sequence
     return table.derivative_codes, table.derivative_exponent
 
 
-def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> BFPTensor:
+def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> Value:
     """The table's code for every element, narrowed: as what is rounded depends on the largest of
     all alone, it is the table that is rounded, its entries of codes that occur."""
     k = kernels.of(codes)
     table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
     table = torch.where(k.used(codes), table, 0)
     narrow, own = requantized(table, exponent, bits)
-    return BFPTensor(k.lookup(codes, narrow), own, bits=bits)
+    return Value(k.lookup(codes, narrow), own, bits)
 
 
 def _looked_up(
@@ -148,7 +138,7 @@ def activation(x: BFPTensor, name: str, parameter: float | None = None) -> BFPTe
 
     Where its values are bounded, no channel is larger than others: shifts end there.
     """
-    return TableActivation.apply(as_bfp8(x, name), name, parameter)
+    return TABLE(as_bfp8(x, name), name, parameter)
 
 
 def gelu(x: BFPTensor, approximate: str = "none") -> BFPTensor:

@@ -11,50 +11,45 @@ from samebits import kernels
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.multiplication import as_changed, multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.shifts import largest_shifts, narrowed
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    combined,
-    gradient,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32, combined
 
 EXCLUDING = -(2.0**15)
 """Constants below it, added to scores, are masks: no exponential has a bit so far down."""
 
 
-class Add(TensorOperation):
-    """a + b at a common exponent; the gradient goes to both."""
+def _sum(a: Value, b: Value) -> Value:
+    """a + b at a common exponent."""
+    if a.is_wide or b.is_wide:
+        terms = ((*t.resolved(), 31) for t in (a, b))
+        return bfp32(*combined(*terms), max(a.layer_bits, b.layer_bits))
+    (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
+    k, bits = kernels.of(u), max(a.bits, b.bits)
+    if (shifts := largest_shifts(a.shifts, b.shifts)) is not None:
+        common = _common(u, ea, v, eb)
+        acc = k.scale(u, ea - common) + k.scale(v, eb - common)
+        return narrowed(acc, common, bits, shifts)
+    if isinstance(ea, Tensor) or isinstance(eb, Tensor):
+        return Value(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits)
+    live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
+    if not live:
+        return Value(torch.zeros_like(u), formats.EXPONENT_MIN, bits)
+    exponent = max(min(live), max(live) - 22)
+    return Value(*k.add(u, ea, v, eb, exponent, bits), bits)
 
-    @staticmethod
-    def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
-        if a.is_wide or b.is_wide:
-            terms = ((*t.resolved(), 31) for t in (a, b))
-            return bfp32(*combined(*terms), max(a.layer_bits, b.layer_bits))
-        (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
-        k, bits = kernels.of(u), max(a.bits, b.bits)
-        if (shifts := largest_shifts(a.shifts, b.shifts)) is not None:
-            common = _common(u, ea, v, eb)
-            acc = k.scale(u, ea - common) + k.scale(v, eb - common)
-            return narrowed(acc, common, bits, shifts)
-        if isinstance(ea, Tensor) or isinstance(eb, Tensor):
-            return BFPTensor(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits=bits)
-        live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
-        if not live:
-            return BFPTensor(torch.zeros_like(u), formats.EXPONENT_MIN, bits=bits)
-        exponent = max(min(live), max(live) - 22)
-        return BFPTensor(*k.add(u, ea, v, eb, exponent, bits), bits=bits)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        part = gradient(grad)
-        return BFPTensor(*part), BFPTensor(*part)
+def _sum_gradient(call: Call, grad: Value) -> tuple[Value, Value]:
+    """The same for both."""
+    return grad, grad
+
+
+ADD = Operation("Add", _sum, _sum_gradient)
 
 
 def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
@@ -89,7 +84,7 @@ def add(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
             return mask(rest, ~excluded)
     x = as_decided(a, "add")
     y = as_decided(constant(b, x, "add", x.is_wide), "add")
-    return Add.apply(*broadcast("add", x, y))
+    return ADD(*broadcast("add", x, y))
 
 
 def times(value: Any, factor: float) -> Any:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from samebits.errors import UnsupportedError
+from samebits.train.operation import Operation
 from samebits.train.operations.addition import add
 from samebits.train.operations.arrangement import repeat_interleave
 from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.softmax import mask, softmax
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient, moved_part
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value
 
 
 def attention(
@@ -102,50 +103,36 @@ def _of_groups(query: BFPTensor, x: BFPTensor) -> BFPTensor:
     return repeat_interleave(x, query.shape[-3] // x.shape[-3], -3)
 
 
-class SplitHeads(TensorOperation):
+def _split(x: Value, heads: int) -> Value:
     """[n, t, heads * d] as [n * heads, t, d]: vectors stay vectors, so exponents of rows stay."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, heads: int) -> BFPTensor:
-        ctx.heads = heads
-        return x.moved(lambda v: _split(v, heads))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*moved_part(gradient(grad), lambda v: _join(v, ctx.heads))), None
+    n, t, _ = x.shape
+    return x.moved(
+        lambda v: v.reshape(n, t, heads, -1).permute(0, 2, 1, 3).reshape(n * heads, t, -1)
+    )
 
 
-class JoinHeads(TensorOperation):
+def _join(x: Value, heads: int) -> Value:
     """The inverse: [n * heads, t, d] as [n, t, heads * d]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, heads: int) -> BFPTensor:
-        ctx.heads = heads
-        return x.moved(lambda v: _join(v, heads))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*moved_part(gradient(grad), lambda v: _split(v, ctx.heads))), None
+    count, t, d = x.shape
+    return x.moved(
+        lambda v: (
+            v.reshape(-1, heads, t, d).permute(0, 2, 1, 3).reshape(count // heads, t, heads * d)
+        )
+    )
 
 
-def _split(v: Tensor, heads: int) -> Tensor:
-    n, t, _ = v.shape
-    return v.reshape(n, t, heads, -1).permute(0, 2, 1, 3).reshape(n * heads, t, -1)
-
-
-def _join(v: Tensor, heads: int) -> Tensor:
-    count, t, d = v.shape
-    return v.reshape(-1, heads, t, d).permute(0, 2, 1, 3).reshape(count // heads, t, heads * d)
+SPLIT_HEADS = Operation("SplitHeads", _split, lambda call, grad: _join(grad, call.arguments[1]))
+JOIN_HEADS = Operation("JoinHeads", _join, lambda call, grad: _split(grad, call.arguments[1]))
 
 
 def split_heads(x: BFPTensor, heads: int) -> BFPTensor:
     """[n, t, heads * d] as [n * heads, t, d]."""
-    return SplitHeads.apply(as_bfp(x, "attention"), heads)
+    return SPLIT_HEADS(as_bfp(x, "attention"), heads)
 
 
 def join_heads(x: BFPTensor, heads: int) -> BFPTensor:
     """[n * heads, t, d] as [n, t, heads * d]."""
-    return JoinHeads.apply(as_bfp(x, "attention"), heads)
+    return JOIN_HEADS(as_bfp(x, "attention"), heads)
 
 
 FUNCTIONS[functional.scaled_dot_product_attention] = scaled_dot_product_attention

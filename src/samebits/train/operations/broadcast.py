@@ -13,37 +13,38 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.narrow import as_bfp
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32
 
 GATHERED = 55
 """Bits of a sum of up to 2**24 gradients of 32 bits."""
 
 
-class Expand(TensorOperation):
-    """x repeated; an element's gradient is the sum over its places."""
+def _expanded(x: Value, shape: tuple[int, ...]) -> Value:
+    """x repeated."""
+    return x.moved(lambda codes: codes.expand(shape))
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, shape: tuple[int, ...]) -> BFPTensor:
-        ctx.shape = x.shape
-        return x.moved(lambda codes: codes.expand(shape))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """At one exponent where rows meet in a sum (12.1, gather)."""
-        g, exponent = gradient(grad)
-        new = g.dim() - len(ctx.shape)
-        sizes = (1,) * new + tuple(ctx.shape)
-        axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
-        acc, by_rows = g.long(), isinstance(exponent, Tensor)
-        if isinstance(exponent, Tensor) and any(a in rows.row_axes(g.dim()) for a in axes):
-            acc, exponent = rows.at_one(acc, exponent, GATHERED)
-        acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(ctx.shape)
-        if not by_rows:
-            return bfp32(acc, exponent), None
-        # Of every element, as its rows may be others than those of g: there are new axes.
-        own = torch.as_tensor(exponent, device=g.device).expand(sizes).reshape(ctx.shape)
-        return BFPTensor(*kernels.of(acc).shorten(acc, 0, own)), None
+def _expanded_gradient(call: Call, grad: Value) -> Value:
+    """The sum over an element's places, at one exponent where rows meet in it (12.1, gather)."""
+    g, exponent = grad.resolved()
+    shape = call.arguments[0].shape
+    sizes = (1,) * (g.dim() - len(shape)) + tuple(shape)
+    axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
+    acc, by_rows = g.long(), isinstance(exponent, Tensor)
+    if isinstance(exponent, Tensor) and any(a in rows.row_axes(g.dim()) for a in axes):
+        acc, exponent = rows.at_one(acc, exponent, GATHERED)
+    acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(shape)
+    if not by_rows:
+        return bfp32(acc, exponent)
+    # Of every element, as its rows may be others than those of g: there are new axes.
+    own = torch.as_tensor(exponent, device=g.device).expand(sizes).reshape(shape)
+    return Value(*kernels.of(acc).shorten(acc, 0, own))
+
+
+EXPAND = Operation("Expand", _expanded, _expanded_gradient)
 
 
 def expand(x: BFPTensor, *shape: Any) -> BFPTensor:
@@ -69,7 +70,7 @@ def expand(x: BFPTensor, *shape: Any) -> BFPTensor:
         raise UnsupportedError(
             f"expand: expected every element at most {MAX_SUMMED} times, found {repeated}"
         )
-    return Expand.apply(x, sizes)
+    return EXPAND(x, sizes)
 
 
 def joint_shape(what: str, *tensors: Tensor) -> torch.Size:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,33 +11,35 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import GATHERED
 from samebits.train.operations.narrow import as_bfp
-from samebits.train.tensor import BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value, bfp32
 
 Selection = tuple[int, Tensor]  # an axis, and which elements along it, int64
 
 
-class Copies(TensorOperation):
-    """Elements chosen along axes, some several times; a gradient is the sum over the copies."""
+def _copied(x: Value, selections: tuple[Selection, ...]) -> Value:
+    """Elements chosen along axes, some several times."""
+    return x.moved(lambda codes: _selected(codes, selections))
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, selections: tuple[Selection, ...]) -> BFPTensor:
-        ctx.shape, ctx.selections = x.shape, selections
-        return x.moved(lambda codes: _selected(codes, selections))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """At one exponent where rows meet in a sum (12.1, gather)."""
-        g, exponent = gradient(grad)
-        acc, own = g.long(), exponent
-        meet = any(axis in rows.row_axes(g.dim()) for axis, _ in ctx.selections)
-        if isinstance(exponent, Tensor) and meet:
-            acc, common = rows.at_one(acc, exponent, GATHERED)
-            own = torch.full(rows.row_size(ctx.shape), common, device=g.device)
-        for axis, index in ctx.selections:
-            acc = added(acc, axis, index, ctx.shape[axis])
-        return bfp32(acc, own), None
+def _copied_gradient(call: Call, grad: Value) -> Value:
+    """The sum over the copies, at one exponent where rows meet in it (12.1, gather)."""
+    x, selections = call.arguments
+    g, exponent = grad.resolved()
+    acc, own = g.long(), exponent
+    meet = any(axis in rows.row_axes(g.dim()) for axis, _ in selections)
+    if isinstance(exponent, Tensor) and meet:
+        acc, common = rows.at_one(acc, exponent, GATHERED)
+        own = torch.full(rows.row_size(x.shape), common, device=g.device)
+    for axis, index in selections:
+        acc = added(acc, axis, index, x.shape[axis])
+    return bfp32(acc, own)
+
+
+COPIES = Operation("Copies", _copied, _copied_gradient)
 
 
 def _selected(codes: Tensor, selections: Sequence[Selection]) -> Tensor:
@@ -54,11 +55,11 @@ def added(v: Tensor, axis: int, index: Tensor, size: int) -> Tensor:
 
 
 def copies(what: str, x: BFPTensor, selections: Mapping[int, Tensor]) -> BFPTensor:
-    """`Copies` whose sums of gradients are exact. Raises UnsupportedError for others."""
+    """`COPIES` whose sums of gradients are exact. Raises UnsupportedError for others."""
     most = math.prod(int(torch.bincount(index, minlength=1).max()) for index in selections.values())
     if most > MAX_SUMMED:
         raise UnsupportedError(
             f"{what}: expected every element at most {MAX_SUMMED} times, found {most}"
         )
     at = tuple((axis, index.to(x.device)) for axis, index in selections.items())
-    return Copies.apply(as_bfp(x, what), at)
+    return COPIES(as_bfp(x, what), at)

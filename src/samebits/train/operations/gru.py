@@ -13,24 +13,14 @@ from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrent import (
     ONE,
     ONE_SQUARED,
-    Recurrent,
     Values,
     check_sequence,
     check_state,
     looked_up,
+    of_cell,
 )
-from samebits.train.tensor import (
-    BFPParameter,
-    BFPTensor,
-    Term,
-    combined,
-    common_exponent,
-    requantized,
-)
-
-
-class Gru(Recurrent):
-    """As its base, of `GruCell`."""
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Term, combined, common_exponent, requantized
 
 
 @dataclass(frozen=True)
@@ -100,6 +90,9 @@ def _shortened(gates: list[list[Term]]) -> Part:
     return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
 
 
+GRU = of_cell("Gru")
+
+
 def gru(
     x: BFPTensor,
     weight_ih: BFPParameter,
@@ -116,4 +109,4 @@ def gru(
     """
     check_sequence("GRU", x, weight_ih, weight_hh.shape[1])
     check_state("GRU", state, x)
-    return Gru.apply(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)
+    return GRU(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)

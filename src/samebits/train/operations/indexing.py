@@ -15,63 +15,57 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import GATHERED, constants
 from samebits.train.operations.copies import copies
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-    moved_part,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32
 
 Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask to torch
 
 
-class Indexed(TensorOperation):
+def _places(x: Value, index: tuple[Index, ...]) -> Value:
     """x[index]; the gradient of every other place is zero."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, index: tuple[Index, ...]) -> BFPTensor:
-        ctx.shape, ctx.index = x.shape, index
-        return x.moved(lambda codes: codes[index])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        codes = torch.zeros(ctx.shape, dtype=g.dtype, device=g.device)
-        codes[ctx.index] = g
-        if isinstance(e_g, int):
-            return BFPTensor(codes, e_g), None
-        own = torch.full_like(codes, formats.EXPONENT_MIN, dtype=torch.int64)
-        own[ctx.index] = e_g.expand(g.shape)
-        return BFPTensor(*rows.moved(codes, own, lambda v: v)), None
+    return x.moved(lambda codes: codes[index])
 
 
-class Gather(TensorOperation):
+def _places_gradient(call: Call, grad: Value) -> Value:
+    x, index = call.arguments
+    g, e_g = grad.resolved()
+    codes = torch.zeros(x.shape, dtype=g.dtype, device=g.device)
+    codes[index] = g
+    if isinstance(e_g, int):
+        return Value(codes, e_g)
+    own = torch.full_like(codes, formats.EXPONENT_MIN, dtype=torch.int64)
+    own[index] = e_g.expand(g.shape)
+    return Value(*rows.moved(codes, own, lambda v: v))
+
+
+INDEXED = Operation("Indexed", _places, _places_gradient)
+
+
+def _gathered(x: Value, index: Tensor) -> tuple[Value, tuple[Tensor]]:
     """Elements of the first axis by integers; the gradient of one is the sum over its uses."""
+    return x.moved(lambda codes: codes[index]), (index,)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, index: Tensor) -> BFPTensor:
-        ctx.save_for_backward(index)
-        ctx.shape = x.shape
-        return x.moved(lambda codes: codes[index])
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, exponent = gradient(grad)
-        (index,) = ctx.saved_tensors
-        addends: Tensor = g.long()
-        if isinstance(exponent, Tensor):
-            addends, exponent = rows.at_one(addends, exponent.expand(g.shape), GATHERED)
-            own = torch.full(rows.row_size(ctx.shape), exponent, device=g.device)
-        acc = torch.zeros(ctx.shape, dtype=torch.int64, device=g.device)
-        acc.index_add_(0, index.flatten(), addends.reshape(-1, *ctx.shape[1:]))
-        return bfp32(acc, own if grad.by_rows else exponent), None  # type: ignore[attr-defined]
+def _gathered_gradient(call: Call, grad: Value) -> Value:
+    shape: torch.Size = call.arguments[0].shape
+    (index,) = call.saved
+    g, exponent = grad.resolved()
+    addends = g.long()
+    if isinstance(exponent, Tensor):
+        addends, one = rows.at_one(addends, exponent.expand(g.shape), GATHERED)
+        exponent = torch.full(rows.row_size(shape), one, device=g.device)
+    acc = torch.zeros(shape, dtype=torch.int64, device=g.device)
+    acc.index_add_(0, index.flatten(), addends.reshape(-1, *shape[1:]))
+    return bfp32(acc, exponent)
+
+
+GATHER = Operation("Gather", _gathered, _gathered_gradient, saves=True)
 
 
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
@@ -115,9 +109,9 @@ def _sliced(x: BFPTensor, parts: tuple[Index, ...]) -> BFPTensor:
     x = as_bfp(x, "indexing")
     places = tuple(p for p in parts if p is not None)
     if len(places) == len(parts):
-        return Indexed.apply(x, places)
+        return INDEXED(x, places)
     shape = torch.empty(x.shape, device="meta")[parts].shape
-    return reshape(x if _is_whole(places) else Indexed.apply(x, places), tuple(shape))
+    return reshape(x if _is_whole(places) else INDEXED(x, places), tuple(shape))
 
 
 def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
@@ -137,40 +131,39 @@ def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
         )
     places = index.to(x.device).long() % length
     if axis == 0:
-        return Gather.apply(x, places)
+        return GATHER(x, places)
     y = copies("indexing", x, {axis: places.flatten()})
     if index.dim() == 1:
         return y
     return reshape(y, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
-class Permute(TensorOperation):
+def _permuted(x: Value, order: tuple[int, ...]) -> Value:
     """x with its axes in another order; the gradient's axes go back."""
+    return x.moved(lambda codes: codes.permute(order))
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, order: tuple[int, ...]) -> BFPTensor:
-        ctx.order = order
-        return x.moved(lambda codes: codes.permute(order))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        inverse = sorted(range(len(ctx.order)), key=lambda axis: ctx.order[axis] % g.dim())
-        return BFPTensor(*moved_part((g, e_g), lambda v: v.permute(inverse))), None
+def _permuted_gradient(call: Call, grad: Value) -> Value:
+    order = call.arguments[1]
+    back = sorted(range(len(order)), key=lambda axis: order[axis] % len(order))
+    return _permuted(grad, tuple(back))
+
+
+PERMUTE = Operation("Permute", _permuted, _permuted_gradient)
 
 
 def permute(x: BFPTensor, *order: Any, dims: Sequence[int] = ()) -> BFPTensor:
     """The axes of x in another order, given as torch takes it."""
     order = order or (dims,)
     axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-    return Permute.apply(as_bfp(x, "permute"), tuple(axes))
+    return PERMUTE(as_bfp(x, "permute"), tuple(axes))
 
 
 def transpose(x: BFPTensor, a: int, b: int) -> BFPTensor:
     """x with two axes exchanged."""
     order = list(range(x.dim()))
     order[a], order[b] = order[b], order[a]
-    return Permute.apply(as_bfp(x, "transpose"), tuple(order))
+    return PERMUTE(as_bfp(x, "transpose"), tuple(order))
 
 
 def _axis(what: str, axis: int, rank: int) -> int:
@@ -238,18 +231,17 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
     return concat([unsqueeze(x, at) for x in constants(tensors, "stack")], at)
 
 
-class Roll(TensorOperation):
+def _rolled(x: Value, by: tuple[int, ...], axes: tuple[int, ...]) -> Value:
     """x with its elements moved along axes, the last ones to the front."""
+    return x.moved(lambda codes: torch.roll(codes, by, axes))
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, by: tuple[int, ...], axes: tuple[int, ...]) -> BFPTensor:
-        ctx.back = tuple(-shift for shift in by), axes
-        return x.moved(lambda codes: torch.roll(codes, by, axes))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        back = moved_part(gradient(grad), lambda v: torch.roll(v, *ctx.back))
-        return BFPTensor(*back), None, None
+def _rolled_gradient(call: Call, grad: Value) -> Value:
+    _, by, axes = call.arguments
+    return _rolled(grad, tuple(-shift for shift in by), axes)
+
+
+ROLL = Operation("Roll", _rolled, _rolled_gradient)
 
 
 def roll(
@@ -266,7 +258,7 @@ def roll(
     if len(by) != len(axes):
         raise UnsupportedError(f"roll: expected an axis for every shift, found {shifts} and {dims}")
     axes = tuple(_axis("roll", axis, x.dim()) for axis in axes)
-    return Roll.apply(as_bfp(x, "roll"), by, axes)
+    return ROLL(as_bfp(x, "roll"), by, axes)
 
 
 def pixel_shuffle(x: BFPTensor, factor: int) -> BFPTensor:

@@ -21,20 +21,19 @@ from samebits.kernels import rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.normalization import fits_of, rounded_scalars
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, rounded
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import (
     Term,
+    Value,
+    Weight,
     bfp32,
     combined,
     common_exponent,
-    gradient,
     requantized,
 )
 
@@ -92,84 +91,80 @@ class VectorLayout:
         return values, own.transpose(1, 2)
 
 
-class LayerNormFunction(TensorOperation):
-    """Over the last dimension; z as rows [rows, d]. Without gamma or beta they are left out."""
+def _normalized(
+    x: Value,
+    gamma: Weight | None,
+    beta: Weight | None,
+    eps: float,
+    centred: bool,
+    groups: int | None,
+    peaks: ChannelPeaks | None,
+) -> tuple[Value, tuple[Any, ...]]:
+    """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        gamma: BFPParameter | None,
-        beta: BFPParameter | None,
-        eps: float,
-        centred: bool = True,
-        groups: int | None = None,
-        peaks: ChannelPeaks | None = None,
-    ) -> BFPTensor:
-        """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
+    Rows lie along the last dimension, or are groups of channels; without gamma or beta they are
+    left out. d * z - S1 is exact (below 2**28, 2**38 with shifts), and the factor inv / d of each
+    row has 24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for
+    the backward pass. Not centred, S1 counts as 0.
+    """
+    z, e_z, shifts = x.shifted()
+    layout = VectorLayout(z.shape, groups)
+    if shifts is not None:
+        z = z.long() << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
+    vectors, e_z = layout.split(z), layout.exponents(e_z)
+    d, k = vectors.shape[-1], kernels.of(z)
+    stats = k.vector_stats(vectors)
+    if not centred:
+        stats[0] = 0
+    s1, s2 = stats[:2]
+    own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
+    spread = _spread(d, s1, s2, shifts is not None)
+    inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
+    factor = np.ldexp(inv / float(d), own)
+    e_k: Exponent = formats.fits(float(factor.max()), 24)
+    fit = np.asarray(e_k) if isinstance(e_z, int) else fits_of(factor, 24)
+    multiplier = torch.from_numpy(rounded_scalars(factor, fit)).to(z.device)
+    if not isinstance(e_z, int):
+        e_k = torch.from_numpy(fit).to(z.device)
+    xhat, (saved, e_saved) = k.vector_normalized(vectors, stats, multiplier, e_k)
+    bits = x.bits if gamma is None else gamma.widths.values
+    y = _affine(xhat, gamma, beta, layout, bits, peaks)
+    return y, (saved, multiplier.to(torch.int32), (e_saved, e_k - e_z))
 
-        d * z - S1 is exact (below 2**28, 2**38 with shifts), and the factor inv / d of each row has
-        24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for the
-        backward pass. Not centred, S1 counts as 0.
-        """
-        z, e_z, shifts = x.shifted()
-        layout = VectorLayout(z.shape, groups)
-        if shifts is not None:
-            z = z.long() << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
-        vectors, e_z = layout.split(z), layout.exponents(e_z)
-        d, k = vectors.shape[-1], kernels.of(z)
-        stats = k.vector_stats(vectors)
-        if not centred:
-            stats[0] = 0
-        s1, s2 = stats[:2]
-        own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
-        spread = _spread(d, s1, s2, shifts is not None)
-        inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
-        factor = np.ldexp(inv / float(d), own)
-        e_k: Exponent = formats.fits(float(factor.max()), 24)
-        fit = np.asarray(e_k) if isinstance(e_z, int) else fits_of(factor, 24)
-        multiplier = torch.from_numpy(rounded_scalars(factor, fit)).to(z.device)
-        if not isinstance(e_z, int):
-            e_k = torch.from_numpy(fit).to(z.device)
-        (xhat, e_x), (saved, e_saved) = k.vector_normalized(vectors, stats, multiplier, e_k)
-        state = () if gamma is None else (gamma.codes, gamma.delayed)
-        ctx.save_for_backward(saved, multiplier.to(torch.int32), *state)
-        ctx.exponents = (e_saved, e_k, e_z, 0 if gamma is None else gamma.joint()[1])
-        ctx.centred, ctx.beta, ctx.layout = centred, beta is not None, layout
-        bits = x.bits if gamma is None else gamma.widths.values
-        return _affine((xhat, e_x), gamma, beta, layout, bits, peaks)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
+def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+    """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
 
-        h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
-        """
-        g, e_g = gradient(grad)
-        xhat, multiplier, *state = ctx.saved_tensors
-        e_x, e_k, e_z, e_gamma = ctx.exponents
-        layout, k = ctx.layout, kernels.of(g)
-        g, e_g = layout.split(g), layout.exponents(e_g)
-        d = g.shape[-1]
-        dgamma, dbeta = _parameter_gradients((g, e_g), (xhat, e_x), layout, bool(state), ctx.beta)
-        if state:
-            joint = layout.along(k.joint(*state))
-            h, e_h = k.column_affine(g, joint, None, 0, e_g + e_gamma, 16)
-        else:
-            h, e_h = requantized(g, e_g, 16)
-        more = max(12, (d - 1).bit_length())
-        terms = (e_h, 16 + more), (e_h + 2 * e_x, 30 + more)
-        common = common_exponent(*terms)
-        by = (e_h - common, e_h + 2 * e_x - common)
-        t, e_t = k.vector_grad(h, xhat, ctx.centred, by, common)
-        exponent = e_t + e_k - e_z
-        if isinstance(exponent, int):
-            codes, exponent = k.vector_times(t, multiplier, exponent)
-            dz = BFPTensor.wide(layout.join(codes), exponent, 8)
-        else:
-            acc = t.long() * multiplier
-            dz = bfp32(layout.join(acc), layout.of_rows(exponent))
-        return dz, dgamma, dbeta, None, None, None, None
+    h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
+    """
+    x, gamma, beta, _, centred, groups, _ = call.arguments
+    xhat, multiplier, (e_x, e_factor) = call.saved
+    g, e_g = grad.resolved()
+    layout, k = VectorLayout(x.shape, groups), kernels.of(g)
+    g, e_g = layout.split(g), layout.exponents(e_g)
+    d = g.shape[-1]
+    dgamma, dbeta = _parameter_gradients(
+        (g, e_g), (xhat, e_x), layout, gamma is not None, beta is not None
+    )
+    if gamma is None:
+        h, e_h = requantized(g, e_g, 16)
+    else:
+        joint, e_gamma = gamma.joint()
+        h, e_h = k.column_affine(g, layout.along(joint), None, 0, e_g + e_gamma, 16)
+    more = max(12, (d - 1).bit_length())
+    terms = (e_h, 16 + more), (e_h + 2 * e_x, 30 + more)
+    common = common_exponent(*terms)
+    by = (e_h - common, e_h + 2 * e_x - common)
+    t, e_t = k.vector_grad(h, xhat, centred, by, common)
+    exponent = e_t + e_factor
+    if isinstance(exponent, int):
+        codes, exponent = k.vector_times(t, multiplier, exponent)
+        return Value(layout.join(codes), exponent), dgamma, dbeta
+    acc = t.long() * multiplier
+    return bfp32(layout.join(acc), layout.of_rows(exponent)), dgamma, dbeta
+
+
+LAYER_NORM = Operation("LayerNorm", _normalized, _normalized_gradient, reads=(1,), saves=True)
 
 
 def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
@@ -185,12 +180,12 @@ def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
 
 def _affine(
     normalized: Part,
-    gamma: BFPParameter | None,
-    beta: BFPParameter | None,
+    gamma: Weight | None,
+    beta: Weight | None,
     layout: VectorLayout,
     bits: int,
     peaks: ChannelPeaks | None,
-) -> BFPTensor:
+) -> Value:
     """xhat * gamma + beta of xhat with 16 bits, exact at one exponent, as codes of `bits`."""
     xhat, e_x = normalized
     scale = None if gamma is None else layout.along(gamma.joint()[0])
@@ -204,7 +199,7 @@ def _affine(
         common = common_exponent((e_m, width), *((e, n) for _, e, n in terms))
         b = next((k.scale(v, e - common) for v, e, _ in terms), None)
         codes, exponent = k.column_affine(xhat, scale, b, e_m - common, common, bits)
-        return BFPTensor(layout.join(codes), exponent, bits=bits)
+        return Value(layout.join(codes), exponent, bits)
     product = xhat if scale is None else xhat.long() * scale
     acc, exponent = combined((product, e_m, width), *terms)
     return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
@@ -212,7 +207,7 @@ def _affine(
 
 def _parameter_gradients(
     g: Part, xhat: Part, layout: VectorLayout, gamma: bool, beta: bool
-) -> tuple[BFPTensor | None, BFPTensor | None]:
+) -> tuple[Value | None, Value | None]:
     """The gradients of gamma and beta, where there are any: sums of g * xhat, and of g."""
     (codes, e_g), (saved, e_x) = g, xhat
     if gamma and layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
@@ -226,7 +221,7 @@ def _parameter_gradients(
     )
 
 
-def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPTensor:
+def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> Value:
     """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
     acc, exponent = values
     if isinstance(exponent, int):
@@ -263,7 +258,7 @@ def layer_norm(
     if x.dim() == 4:
         vectors = layer_norm(reshape(x, (-1, size)), gamma, beta, size, eps, centred, peaks)
         return reshape(vectors, tuple(x.shape))
-    return LayerNormFunction.apply(x, gamma, beta, eps, centred, None, peaks)
+    return LAYER_NORM(x, gamma, beta, eps, centred, None, peaks)
 
 
 def group_norm(
@@ -297,7 +292,7 @@ def group_norm(
         raise UnsupportedError(
             f"group norm: expected at most {most} elements of a group, found {size}"
         )
-    return LayerNormFunction.apply(x, gamma, beta, eps, True, groups, peaks)
+    return LAYER_NORM(x, gamma, beta, eps, True, groups, peaks)
 
 
 def _layer_norm(

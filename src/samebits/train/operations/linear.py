@@ -16,6 +16,7 @@ from samebits.kernels import ConvShape, conv_shape
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation, is_wanted
 from samebits.train.operations.addition import add
 from samebits.train.operations.broadcast import constant
 from samebits.train.operations.matmul import product
@@ -31,86 +32,67 @@ from samebits.train.operations.products import (
 )
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.sums import Sums
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    as_gradient,
-    gradient,
-    is_wanted,
-)
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight, as_gradient
 
 
-class Products(TensorOperation):
+def _products(
+    x: Value, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
+) -> Value:
     """x * weight + bias: convolution [n, ci, h, w], or matrix product of rows [n, k].
 
     x is bfp8, the weight its codes W (int8), the bias its joint value J; the result is the exact
     sum, which its use rounds once, to bfp8 or bfp32. Rows are the pixels of one image and a matrix
     is a 1x1 kernel, so both share the kernels.
     """
+    check_kind(x, weight)
+    codes, e_x, up = x.shifted()
+    sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
+    if codes.dim() == 4:
+        return Value.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow))
+    moves = (as_rows,) if isinstance(sums.exponent, int) else ()
+    return Value.of_sums(sums, (codes.shape[0], shape.co), *moves)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        weight: BFPParameter,
-        bias: BFPParameter | None,
-        shape: ConvShape,
-        peaks: ChannelPeaks | None = None,
-    ) -> BFPTensor:
-        """[n, ci, h, w] -> [n, co, oh, ow], or [n, k] -> [n, m]."""
-        check_kind(x, weight)
-        (codes, e_x, up), (w, e_w) = x.shifted(), weight.parts[0]
-        ctx.save_for_backward(codes, w)
-        ctx.exponents, ctx.shape, ctx.bits = (e_x, e_w), shape, weight.widths.gradients
-        ctx.shifts = up
-        sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
-        if codes.dim() == 4:
-            return BFPTensor.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow), codes)
-        moves = (as_rows,) if isinstance(sums.exponent, int) else ()
-        return BFPTensor.of_sums(sums, (codes.shape[0], shape.co), codes, *moves)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
-        g, e_g = gradient(grad)
-        x, w = ctx.saved_tensors
-        (e_x, e_w), shape = ctx.exponents, ctx.shape
-        k = kernels.of(g)
-        dx = dw = db = None
-        if ctx.needs_input_grad[0] and is_wanted("input"):
-            g16, exponent = for_input(g, e_g, e_w, ctx.bits)
-            acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
-            part = k.requantize(as_input(acc, x), largest, exponent, ctx.bits)
-            dx = BFPTensor(*as_gradient(part))
-        if ctx.needs_input_grad[1] and is_wanted("weight"):
-            t, exponent = for_weight(g, e_g, e_x)
-            exponent = exponent + by_channel(ctx.shifts, shape)
-            dw = weight_gradient(as_image(t), as_image(x), shape, w, exponent)
-        if ctx.needs_input_grad[2] and is_wanted("weight"):
-            db = bias_gradient(g, e_g)
-        return dx, dw, db, None, None
+def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+    """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
+    x, weight, _, shape, _ = call.arguments
+    (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
+    k, bits = kernels.of(g), weight.widths.gradients
+    dx = dw = db = None
+    if call.wanted[0] and is_wanted("input"):
+        g16, exponent = for_input(g, e_g, e_w, bits)
+        acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
+        part = k.requantize(as_input(acc, codes), largest, exponent, bits)
+        dx = Value(*as_gradient(part))
+    if call.wanted[1] and is_wanted("weight"):
+        t, exponent = for_weight(g, e_g, e_x)
+        exponent = exponent + by_channel(up, shape)
+        dw = weight_gradient(as_image(t), as_image(codes), shape, w, exponent)
+    if call.wanted[2] and is_wanted("weight"):
+        db = bias_gradient(g, e_g)
+    return dx, dw, db
+
+
+PRODUCTS = Operation("Products", _products, _products_gradient, reads=("x", "w"))
 
 
 def sums_of(
     compute: Callable[[], tuple[Tensor, int, Exponent]],
-    weight: BFPParameter,
-    bias: BFPParameter | None,
+    weight: Weight,
+    bias: Weight | None,
     peaks: ChannelPeaks | None,
 ) -> Sums:
     """The sums that `compute` gives with their largest magnitude and exponent, of parameters.
 
     peaks: of the output's channels, which have shifts by them (training.md 12.4)
     """
-    states = _states(weight, bias)
+    states = [weight] if bias is None else [weight, bias]
+    versions = [state.versions() for state in states]
 
     def again() -> Tensor:
         """The sums once more. Raises UnsupportedError where the parameters have changed."""
-        if any(
-            now[0] is not then[0] or now[1:] != then[1:]
-            for now, then in zip(_states(weight, bias), states, strict=True)
-        ):
+        if [state.versions() for state in states] != versions:
             raise UnsupportedError(
                 "the 32-bit value of this product with a weight is gone: a layer took it as 8 "
                 "bits, and the weights have changed since; read it, or compute its loss, before "
@@ -129,8 +111,8 @@ def sums_of(
 def exact_sums(
     x: Tensor,
     e_x: Exponent,
-    weight: BFPParameter,
-    bias: BFPParameter | None,
+    weight: Weight,
+    bias: Weight | None,
     shape: ConvShape,
     shifts: Tensor | None = None,
 ) -> tuple[Tensor, int, Exponent]:
@@ -179,11 +161,6 @@ def by_channel(shifts: Tensor | None, shape: ConvShape) -> Tensor | int:
     return own.repeat_interleave(shape.co // shape.groups, 0)
 
 
-def _states(*parameters: BFPParameter | None) -> list[tuple[object, int, int]]:
-    """Something that changes whenever a parameter does: an object, and two numbers."""
-    return [(p.parts, p.codes._version, p.delayed._version) for p in parameters if p is not None]
-
-
 def as_image(rows: Tensor) -> Tensor:
     """[n, k] as an image of n pixels [1, k, 1, n], without a copy of dense rows."""
     return rows if rows.dim() == 4 else rows.contiguous()[None, None].permute(0, 3, 1, 2)
@@ -224,7 +201,7 @@ def conv2d(
     size = tuple(weight.shape)
     size = size if len(size) == 4 else (*size[:2], 1, *size[2:])
     shape = conv_shape(tuple(x.shape), size, stride, padding, dilation, groups)
-    return Products.apply(as_bfp8(x, "conv2d"), weight, bias, shape, peaks)
+    return PRODUCTS(as_bfp8(x, "conv2d"), weight, bias, shape, peaks)
 
 
 def linear(
@@ -241,7 +218,7 @@ def linear(
     if n < 1:
         raise UnsupportedError(f"expected at least one row, found an empty batch {(n, k)}")
     shape = conv_shape((1, k, 1, n), (*weight.shape, 1, 1))
-    return Products.apply(as_bfp8(x, "linear"), weight, bias, shape, peaks)
+    return PRODUCTS(as_bfp8(x, "linear"), weight, bias, shape, peaks)
 
 
 def _linear(x: BFPTensor, weight: Tensor, bias: Any = None) -> BFPTensor:

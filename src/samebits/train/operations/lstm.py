@@ -23,6 +23,7 @@ from samebits.kernels.protocol import (
 from samebits.kernels.rows import Exponent, maximum
 from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.products import by_output, check_kind
 from samebits.train.operations.recurrent import (
     Gradients,
@@ -36,81 +37,68 @@ from samebits.train.operations.recurrent import (
     row_product,
     tables,
 )
-from samebits.train.tensor import (
-    SUM_BITS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    combined,
-    gradient,
-    requantized,
-)
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import SUM_BITS, Value, Weight, bfp32, combined, requantized
 
 
-class Lstm(TensorOperation):
+def _forward(
+    x: Value,
+    weight_ih: Weight,
+    weight_hh: Weight,
+    bias_ih: Weight | None,
+    bias_hh: Weight | None,
+    reverse: bool,
+    h: Value | None = None,
+    c: Value | None = None,
+) -> tuple[tuple[Value, Value], tuple[Any, ...]]:
     """One layer in one direction, [T, N, I] -> [T, N, H], and c after the last step, [N, H].
 
-    Saves x and h in one byte an element and c in two; the gates are computed again.
+    `reverse` takes the last step first. h, c [N, H]: before it. Saves x and h in one byte an
+    element and c in two; the gates are computed again.
     """
+    check_kind(x, weight_ih)
+    run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, h, c)
+    (h_0, e_h), (c_0, e_first) = run.first
+    end = order_of(len(run.c), reverse)[-1]
+    saved = (run.c, run.e_c, h_0, e_h, c_0, e_first, run.grid, run.first_grid)
+    return (run.output, Value(run.c[end], run.e_c[end])), saved
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        weight_ih: BFPParameter,
-        weight_hh: BFPParameter,
-        bias_ih: BFPParameter | None,
-        bias_hh: BFPParameter | None,
-        reverse: bool,
-        h: BFPTensor | None = None,
-        c: BFPTensor | None = None,
-    ) -> tuple[BFPTensor, BFPTensor]:
-        """Run all steps; `reverse` takes the last one first. h, c [N, H]: before it."""
-        ctx.set_materialize_grads(False)
-        check_kind(x, weight_ih)
-        run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, h, c)
-        (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
-            x.resolved(),
-            weight_ih.parts[0],
-            weight_hh.parts[0],
-        )
-        (h_0, e_h), (c_0, e_c) = run.first
-        ctx.save_for_backward(codes, run.h, run.c, h_0, c_0, w_ih, w_hh, *run.state)
-        ctx.exponents = e_x, e_h, e_c, e_ih, e_hh, run.e_c
-        ctx.grids, ctx.reverse = (run.grid, run.first_grid), reverse
-        ctx.bits = weight_ih.widths.gradients
-        end = order_of(len(run.c), reverse)[-1]
-        last = BFPTensor(run.c[end], run.e_c[end])
-        return run.output, last
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, at_last: Tensor | None) -> Any:
-        """Gates of all steps again, the recurrence through time, then one product a gradient."""
-        x, h, c, h_0, c_0, w_ih, w_hh, *state = ctx.saved_tensors
-        e_x, e_h, e_first, e_ih, e_hh, e_c = ctx.exponents
-        steps, n, size = h.shape
-        k, lookup, order = kernels.of(h), tables(str(h.device)), order_of(steps, ctx.reverse)
-        past = _past(h, ctx.reverse)
-        acc_x = row_product(k, x.reshape(steps * n, -1), w_ih)
-        acc_h = row_product(k, past.view(steps * n, size), w_hh)
-        grid, first = ctx.grids[0].flat(), order[0]
-        gates = k.lstm_gates(acc_x, acc_h, grid.bias(k, state), grid.shifts, lookup)
-        gates = gates.view(steps, n, -1)
-        hidden: Part = past, HIDDEN_EXPONENT
-        if h_0 is not None:
-            own = ctx.grids[1]
-            acc = acc_x.view(steps, n, -1)[first], row_product(k, h_0, w_hh)
-            gates[first] = k.lstm_gates(*acc, own.bias(k, state), own.shifts, lookup)
-            hidden = _with_first(past, h_0, e_h, first)
-        through_time = _ThroughTime(
-            *(k, lookup, gates, c, e_c, (c_0, e_first), (w_hh, e_hh), ctx.bits)
-        )
-        d = through_time.run(grad, at_last, order)
-        parts = Gradients(d, d, (x, e_x), hidden, ((w_ih, e_ih), (w_hh, e_hh)), ctx.bits)
-        needs = [*ctx.needs_input_grad, False, False]
-        states = through_time.before_first(first, needs[6:8])
-        return *parts.wanted(needs[:5]), None, *states
+def _gradient(call: Call, grad: Value | None, at_last: Value | None) -> tuple[Any, ...]:
+    """Gates of all steps again, the recurrence through time, then one product a gradient."""
+    of_x, weight_ih, weight_hh, *biases, reverse = call.arguments[:6]
+    (x, e_x), h = of_x.resolved(), call.output[0].codes
+    (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
+    c, e_c, h_0, e_h, c_0, e_first, whole, own = call.saved
+    bits = weight_ih.widths.gradients
+    steps, n, size = h.shape
+    k, lookup, order = kernels.of(h), tables(str(h.device)), order_of(steps, reverse)
+    past = _past(h, reverse)
+    acc_x = row_product(k, x.reshape(steps * n, -1), w_ih)
+    acc_h = row_product(k, past.view(steps * n, size), w_hh)
+    grid, first, state = whole.flat(), order[0], _states(*biases)
+    gates = k.lstm_gates(acc_x, acc_h, grid.bias(k, state), grid.shifts, lookup)
+    gates = gates.view(steps, n, -1)
+    hidden: Part = past, HIDDEN_EXPONENT
+    if h_0 is not None:
+        acc = acc_x.view(steps, n, -1)[first], row_product(k, h_0, w_hh)
+        gates[first] = k.lstm_gates(*acc, own.bias(k, state), own.shifts, lookup)
+        hidden = _with_first(past, h_0, e_h, first)
+    through_time = _ThroughTime(k, lookup, gates, c, e_c, (c_0, e_first), (w_hh, e_hh), bits)
+    d = through_time.run(grad, at_last, order)
+    parts = Gradients(d, d, (x, e_x), hidden, ((w_ih, e_ih), (w_hh, e_hh)), bits)
+    needs = [*call.wanted, False, False]
+    before = through_time.before_first(first, needs[6:8])
+    given = len(call.arguments) - 6
+    return *parts.wanted(needs[:5]), None, *before[:given]
+
+
+LSTM = Operation("Lstm", _forward, _gradient, reads=(0, "w", 3, 4, "y"), saves=True)
+
+
+def _states(*biases: Weight | None) -> list[Tensor]:
+    """Codes and delayed updates of the biases that there are."""
+    return [v for b in biases if b is not None for v in (b.codes, b.delayed)]
 
 
 def _with_first(past: Tensor, h: Tensor, e_h: Exponent, first: int) -> Part:
@@ -167,8 +155,8 @@ class Unrolled:
     """A forward pass over T steps: states, and what its backward pass needs again.
 
     h int8 and c int16, [T, N, H]; e_c: the exponent of c in each step; grid: of all steps;
-    first_grid: of the first, where h is given before it; state: codes and delayed updates of the
-    biases; first: h and c before the first step, no tensors where they are zero.
+    first_grid: of the first, where h is given before it; first: h and c before the first step, no
+    tensors where they are zero.
     """
 
     h: Tensor
@@ -176,27 +164,26 @@ class Unrolled:
     e_c: list[Exponent]
     grid: _Grid
     first_grid: _Grid | None
-    state: list[Tensor]
     first: tuple[tuple[Tensor | None, Exponent], tuple[Tensor | None, Exponent]]
 
     @property
-    def output(self) -> BFPTensor:
-        """h as a BFP tensor."""
+    def output(self) -> Value:
+        """h."""
         if isinstance(self.e_c[0], int):
-            return BFPTensor(self.h, HIDDEN_EXPONENT)
+            return Value(self.h, HIDDEN_EXPONENT)
         own = torch.full((*self.h.shape[:2], 1), HIDDEN_EXPONENT, device=self.h.device)
-        return BFPTensor(self.h, own)
+        return Value(self.h, own)
 
 
 def unrolled(
-    x: BFPTensor,
-    weight_ih: BFPParameter,
-    weight_hh: BFPParameter,
-    bias_ih: BFPParameter | None,
-    bias_hh: BFPParameter | None,
+    x: Value,
+    weight_ih: Weight,
+    weight_hh: Weight,
+    bias_ih: Weight | None,
+    bias_hh: Weight | None,
     reverse: bool,
-    h_0: BFPTensor | None = None,
-    c_0: BFPTensor | None = None,
+    h_0: Value | None = None,
+    c_0: Value | None = None,
 ) -> Unrolled:
     """The forward pass of one layer in one direction, [T, N, I] -> [T, N, H] (training.md 5)."""
     (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
@@ -206,7 +193,7 @@ def unrolled(
     )
     biases = [b for b in (bias_ih, bias_hh) if b is not None]
     e_biases = [b.whole()[1] - formats.DELAYED_BITS for b in biases]
-    state = [v for b in biases for v in (b.codes, b.delayed)]
+    state = _states(*biases)
     steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
     e_first, e_second = e_x + by_output(e_ih, 3), HIDDEN_EXPONENT + by_output(e_hh, 3)
     e_zero: Exponent = formats.EXPONENT_MIN  # of c before the first step
@@ -246,10 +233,10 @@ def unrolled(
         c[t], e_c[t] = k.requantize(acc, largest, e, 16)
         h[t] = k.lstm_hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
         hidden, before, e_last = h[t], c[t], e_c[t]
-    return Unrolled(h, c, e_c, grid, first_grid, state, first)
+    return Unrolled(h, c, e_c, grid, first_grid, first)
 
 
-def _first_hidden(h: BFPTensor) -> Part:
+def _first_hidden(h: Value) -> Part:
     """h before the first step; zeros have the exponent of all other steps."""
     codes, e = h.resolved()
     if isinstance(e, int):
@@ -282,18 +269,18 @@ class _ThroughTime:
         """Whether samples have exponents of their own."""
         return not isinstance(self.e_c[0], int)
 
-    def run(self, grad: Tensor | None, at_last: Tensor | None, order: list[int]) -> Part:
+    def run(self, grad: Value | None, at_last: Value | None, order: list[int]) -> Part:
         """D int32 [T, N, 4H] and its exponent, of the gradients of the output and of the last c.
 
         order: the steps as the forward pass took them; this goes through them from the last to the
         first (training.md 7, steps 1 to 3), and then aligns the gradients of all steps.
         """
         if at_last is not None:
-            g, e_g = gradient(at_last)
+            g, e_g = at_last.resolved()
             self.at_last = g, own_exponent(g, e_g, self.by_rows)
         arrives: list[Part | None] = [None] * len(order)
         if grad is not None:
-            g, e_g = gradient(grad)
+            g, e_g = grad.resolved()
             g, own = g.contiguous(), own_exponent(g, e_g, self.by_rows)
             arrives = [(g[t], own if isinstance(own, int) else own[t]) for t in range(len(g))]
         found: dict[int, Part] = {}
@@ -307,7 +294,7 @@ class _ThroughTime:
             later = t
         return at_one_exponent([found[t] for t in range(len(order))], 32)
 
-    def before_first(self, first: int, wanted: list[bool]) -> list[BFPTensor | None]:
+    def before_first(self, first: int, wanted: list[bool]) -> list[Value | None]:
         """The gradients of h and c before the first step, where they are wanted."""
         assert self.to_h is not None
         assert self.dc is not None
@@ -388,4 +375,4 @@ def lstm(
     check_sequence("LSTM", x, weight_ih, weight_hh.shape[1])
     for part in state or ():
         check_state("LSTM", part, x)
-    return Lstm.apply(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *(state or ()))
+    return LSTM(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *(state or ()))

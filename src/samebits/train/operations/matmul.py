@@ -13,19 +13,14 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape, rows
 from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.addition import add, times
 from samebits.train.operations.broadcast import constant, expand
 from samebits.train.operations.indexing import squeeze, unsqueeze
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.pointwise import reshape
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    as_gradient,
-    gradient,
-    gradient_in,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, as_gradient, gradient_in
 
 
 class _Operand(NamedTuple):
@@ -35,69 +30,72 @@ class _Operand(NamedTuple):
     exponent: Exponent
 
 
-class MatMul(TensorOperation):
+def _products(a: Value, b: Value, transposed: bool) -> tuple[Value, tuple[Any, ...]]:
     """a [..., n, k] times b [..., k, m], or b [..., m, k] where it is transposed; bfp32.
 
     A batch of products is a convolution of one image whose pixels are the rows, with a 1x1 kernel
     and as many groups as there are matrices: the kernels of Linear and Conv2d do all of it.
     """
-
-    @staticmethod
-    def forward(ctx: Any, a: BFPTensor, b: BFPTensor, transposed: bool) -> BFPTensor:
-        bits = max(a.layer_bits, b.layer_bits)
-        u, v = _vectors(a, True, bits), _vectors(b, transposed, bits)
-        ctx.kinds = (a.by_rows, b.by_rows)
-        ctx.folded = not transposed and b.by_rows and b.bits <= 8 and b.dim() != 4
-        ctx.exponents = (u.exponent, v.exponent)
-        ctx.transposed, ctx.shapes = transposed, (a.shape, b.shape)
-        ctx.save_for_backward(u.codes, v.codes)
-        if ctx.folded:
-            u = _Operand(*_by_vectors(u.codes, u.exponent + v.exponent, bits))
-            exponent = u.exponent
-        else:
-            exponent = u.exponent + _across(v.exponent)
-        shape = _shape(u.codes, v.codes)
-        acc, largest = kernels.of(u.codes).conv(_image(u.codes), _kernel(v.codes), shape)
-        size = (*a.shape[:-1], v.codes.shape[1])
-        part = _of_kind(_matrices(acc, shape), largest, exponent, size, any(ctx.kinds), 32)
-        return BFPTensor.wide(*part, bits)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """As of Linear: a's gradient from 16-bit codes, b's from those of full width."""
-        g, e_g = gradient(grad)
-        u, v = ctx.saved_tensors
-        g = g.reshape(len(u), u.shape[1], v.shape[1])
-        e_g = _flat(e_g, grad.shape, len(u))
-        (e_u, e_v), shape = ctx.exponents, _shape(u, v)
-        da = db = None
-        if ctx.needs_input_grad[0]:
-            da = _gradient_of_a(g, e_g, v, e_v, shape, ctx)
-        if ctx.needs_input_grad[1]:
-            db = _gradient_of_b(g, e_g, u, e_u, shape, ctx)
-        return da, db, None
+    bits = max(a.layer_bits, b.layer_bits)
+    u, v = _vectors(a, True, bits), _vectors(b, transposed, bits)
+    folded = not transposed and b.by_rows and b.bits <= 8 and b.dim() != 4
+    saved = u.codes, v.codes, (u.exponent, v.exponent), (a.by_rows, b.by_rows), folded
+    if folded:
+        u = _Operand(*_by_vectors(u.codes, u.exponent + v.exponent, bits))
+        exponent = u.exponent
+    else:
+        exponent = u.exponent + _across(v.exponent)
+    shape = _shape(u.codes, v.codes)
+    acc, largest = kernels.of(u.codes).conv(_image(u.codes), _kernel(v.codes), shape)
+    size, by_rows = (*a.shape[:-1], v.codes.shape[1]), a.by_rows or b.by_rows
+    part = _of_kind(_matrices(acc, shape), largest, exponent, size, by_rows, 32)
+    return Value(*part, layer_bits=bits), saved
 
 
-def _gradient_of_a(
-    g: Tensor, e_g: Exponent, v: Tensor, e_v: Exponent, shape: ConvShape, ctx: Any
-) -> BFPTensor:
+def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | None]:
+    """As of Linear: a's gradient from 16-bit codes, b's from those of full width."""
+    a, b, transposed = call.arguments
+    u, v, (e_u, e_v), by_rows, folded = call.saved
+    g, e_g = grad.resolved()
+    g = g.reshape(len(u), u.shape[1], v.shape[1])
+    e_g = _flat(e_g, grad.shape, len(u))
+    da = db = None
+    if call.wanted[0]:
+        da = _handed_down(*_sums_of_a(g, e_g, v, e_v, _shape(u, v), folded), a.shape, by_rows[0])
+    if call.wanted[1]:
+        sums, largest, exponent = _sums_of_b(g, e_g, u, e_u, _shape(u, v))
+        sums = sums if transposed else sums.transpose(1, 2)
+        db = _handed_down(sums, largest, exponent, b.shape, by_rows[1])
+    return da, db
+
+
+MAT_MUL = Operation("MatMul", _products, _products_gradient, saves=True)
+
+
+def _sums_of_a(
+    g: Tensor, e_g: Exponent, v: Tensor, e_v: Exponent, shape: ConvShape, folded: bool
+) -> tuple[Tensor, int, Exponent]:
+    """The sums of a's gradient, their largest magnitude and exponent.
+
+    folded: exponents of b's rows went into a
+    """
     beside: Exponent = 0
     if isinstance(e_g, int) and isinstance(e_v, int):
         h, e_h = gradient_in(16, g, e_g)
         beside = e_v
     else:
-        own = e_g if ctx.folded else e_g + _across(e_v)
+        own = e_g if folded else e_g + _across(e_v)
         h, e_h = _by_vectors(g, own, 16)
-        if ctx.folded:
+        if folded:
             beside = e_v
     acc, largest = kernels.of(h).conv_input_grad(_image(h), _kernel(v), shape)
-    sums = _matrices(acc, shape)
-    return _handed_down(sums, largest, e_h + beside, ctx.shapes[0], ctx.kinds[0])
+    return _matrices(acc, shape), largest, e_h + beside
 
 
-def _gradient_of_b(
-    g: Tensor, e_g: Exponent, u: Tensor, e_u: Exponent, shape: ConvShape, ctx: Any
-) -> BFPTensor:
+def _sums_of_b(
+    g: Tensor, e_g: Exponent, u: Tensor, e_u: Exponent, shape: ConvShape
+) -> tuple[Tensor, int, Exponent]:
+    """The sums of b's gradient, of b transposed, their largest magnitude and exponent."""
     t, exponent = g, e_g + e_u
     if isinstance(exponent, Tensor):
         size = (len(g), 1, 1)
@@ -105,20 +103,17 @@ def _gradient_of_b(
         t, exponent = rows.requantize(g, exponent, size, 32, limited=False, k=k)
         t = t.to(torch.int32)
     acc, largest = kernels.of(t).conv_weight_grad(_image(t), _image(u), shape)
-    sums = acc.reshape(shape.groups, -1, u.shape[2])
-    if not ctx.transposed:
-        sums = sums.transpose(1, 2)
-    return _handed_down(sums, largest, exponent, ctx.shapes[1], ctx.kinds[1])
+    return acc.reshape(shape.groups, -1, u.shape[2]), largest, exponent
 
 
 def _handed_down(
     acc: Tensor, largest: int, exponent: Exponent, shape: torch.Size, by_rows: bool
-) -> BFPTensor:
+) -> Value:
     part = _of_kind(acc, largest, exponent, tuple(shape), by_rows, 16)
-    return BFPTensor(*as_gradient(part))
+    return Value(*as_gradient(part))
 
 
-def _vectors(x: BFPTensor, along_last: bool, bits: int) -> _Operand:
+def _vectors(x: Value, along_last: bool, bits: int) -> _Operand:
     """The matrices of x, with the vectors that are summed along their last axis, as 8-bit codes.
 
     Wide values are rounded, every such vector to an exponent of its own.
@@ -227,7 +222,7 @@ def product(a: BFPTensor, b: BFPTensor, transposed: bool = False) -> BFPTensor:
     """
     x, y = as_decided(a, "matmul"), as_decided(b, "matmul")
     _checked(x, y, transposed)
-    return MatMul.apply(x, y, transposed)
+    return MAT_MUL(x, y, transposed)
 
 
 def matmul(a: Any, b: Any) -> BFPTensor:

@@ -12,54 +12,44 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
-from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_decided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-)
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import Value, bfp32
 
 
-class Multiply(TensorOperation):
+def _product(a: Value, b: Value) -> Value:
     """a * b, exact products and one rounding; axes of size 1 go along with those of the other."""
-
-    @staticmethod
-    def forward(ctx: Any, a: BFPTensor, b: BFPTensor) -> BFPTensor:
-        (u, e_a), (v, e_b) = a.resolved(), b.resolved()
-        ctx.save_for_backward(u, v)
-        ctx.exponents = e_a, e_b
-        if a.is_wide or b.is_wide:
-            return bfp32(u.long() * v, e_a + e_b, max(a.layer_bits, b.layer_bits))
-        return narrowed(u.long() * v, e_a + e_b, max(a.bits, b.bits), None)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (u, v), (e_a, e_b) = ctx.saved_tensors, ctx.exponents
-        return (
-            _gradient(g, e_g, v, e_b, u.shape) if ctx.needs_input_grad[0] else None,
-            _gradient(g, e_g, u, e_a, v.shape) if ctx.needs_input_grad[1] else None,
-        )
+    (u, e_a), (v, e_b) = a.resolved(), b.resolved()
+    if a.is_wide or b.is_wide:
+        return bfp32(u.long() * v, e_a + e_b, max(a.layer_bits, b.layer_bits))
+    return narrowed(u.long() * v, e_a + e_b, max(a.bits, b.bits), None)
 
 
-def _gradient(
-    g: Tensor, e_g: Exponent, other: Tensor, exponent: Exponent, shape: torch.Size
-) -> BFPTensor:
+def _product_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | None]:
+    a, b = call.arguments
+    return (
+        _summed(grad, b, a.shape) if call.wanted[0] else None,
+        _summed(grad, a, b.shape) if call.wanted[1] else None,
+    )
+
+
+def _summed(grad: Value, other: Value, shape: torch.Size) -> Value:
     """The sums of g * other over the axes that an operand of a shape was repeated along.
 
     |g| < 2**31 and |other| < 2**7, so that sums of 2**24 products stay below 2**62; an operand
     beside one of 32 bits is not repeated here, and every product is below 2**62.
     """
+    (g, e_g), (codes, exponent) = grad.resolved(), other.resolved()
     axes = [axis for axis, size in enumerate(shape) if size < g.shape[axis]]
-    acc = g.long() * other
+    acc = g.long() * codes
     return bfp32(acc.sum(axes, keepdim=True) if axes else acc, e_g + exponent)
+
+
+MULTIPLY = Operation("Multiply", _product, _product_gradient, reads=("x",))
 
 
 def multiply(a: Any, b: Any) -> BFPTensor:
@@ -76,7 +66,7 @@ def multiply(a: Any, b: Any) -> BFPTensor:
     x = as_decided(a, "multiply")
     y = as_decided(constant(b, x, "multiply", x.is_wide), "multiply")
     wide = x.is_wide or y.is_wide
-    return Multiply.apply(*(broadcast("multiply", x, y) if wide else _alike(x, y)))
+    return MULTIPLY(*(broadcast("multiply", x, y) if wide else _alike(x, y)))
 
 
 def _number(value: Any, what: str) -> Any:
@@ -105,23 +95,21 @@ def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
     return broadcast("multiply", x, y)
 
 
-class Scale(TensorOperation):
+def _scaled(x: Value, factor: float) -> Value:
     """x times a number, whose coefficient has 16 bits."""
+    m, by = formats.signed_coefficient(factor)
+    if x.is_wide:
+        return bfp32(x.codes.long() * m, x.exponent + by, x.layer_bits)
+    return narrowed(x.codes.long() * m, x.exponent + by, x.bits, x.shifts)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, factor: float) -> BFPTensor:
-        ctx.factor = factor
-        codes, exponent, shifts = x.codes, x.exponent, x.shifts
-        m, by = formats.signed_coefficient(factor)
-        if x.is_wide:
-            return bfp32(codes.long() * m, exponent + by, x.layer_bits)
-        return narrowed(codes.long() * m, exponent + by, x.bits, shifts)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        m, by = formats.signed_coefficient(ctx.factor)
-        return bfp32(g.long() * m, e_g + by), None
+def _scaled_gradient(call: Call, grad: Value) -> Value:
+    g, e_g = grad.resolved()
+    m, by = formats.signed_coefficient(call.arguments[1])
+    return bfp32(g.long() * m, e_g + by)
+
+
+SCALE = Operation("Scale", _scaled, _scaled_gradient)
 
 
 def scale(x: BFPTensor, factor: float) -> BFPTensor:
@@ -131,7 +119,7 @@ def scale(x: BFPTensor, factor: float) -> BFPTensor:
     """
     if not math.isfinite(factor):
         raise UnsupportedError(f"multiply: expected a finite number, found {factor}")
-    return Scale.apply(as_decided(x, "multiply"), factor)
+    return SCALE(as_decided(x, "multiply"), factor)
 
 
 def divide(x: BFPTensor, divisor: Any) -> BFPTensor:

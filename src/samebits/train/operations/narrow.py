@@ -3,50 +3,47 @@ parameters of a user's module as activations (14.5)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import BFPParameter, BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.operation import Call, Operation
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight, bfp32
 
 
-class Narrow(TensorOperation):
-    """Sums, bfp16 or bfp32 -> bfp8; the gradient passes unchanged."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
-        return x.narrowed()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad.detach()  # its parts apart: those of all uses are one sum
+def _narrow(x: Value) -> Value:
+    """Sums, bfp16 or bfp32 -> bfp8."""
+    return x.narrowed()
 
 
-class Entry(TensorOperation):
-    """A parameter as an activation: its codes W, with exponents by rows where it has them.
+def _narrow_gradient(call: Call, grad: Value) -> Value:
+    return grad  # its parts apart: those of all uses are one sum
 
-    Its gradient, like that of every parameter, has one exponent.
-    """
 
-    @staticmethod
-    def forward(ctx: Any, parameter: BFPParameter) -> BFPTensor:
-        codes, exponent = parameter.parts[0]
-        bits = parameter.widths.values
-        if isinstance(exponent, int):
-            return BFPTensor(codes, exponent, bits=bits)
-        return BFPTensor(*rows.moved(codes, exponent, lambda v: v), bits=bits)
+NARROW = Operation("Narrow", _narrow, _narrow_gradient, apart=True)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, exponent = gradient(grad)
-        if isinstance(exponent, int):
-            return BFPTensor(g, exponent)
-        codes, whole = rows.shorten(g, exponent, [1] * g.dim(), kernels.of(g))
-        return bfp32(codes, int(whole))
+
+def _entry(parameter: Weight) -> Value:
+    """A parameter as an activation: its codes W, with exponents by rows where it has them."""
+    codes, exponent = parameter.parts[0]
+    bits = parameter.widths.values
+    if isinstance(exponent, int):
+        return Value(codes, exponent, bits)
+    return Value(*rows.moved(codes, exponent, lambda v: v), bits)
+
+
+def _entry_gradient(call: Call, grad: Value) -> Value:
+    """With one exponent, as that of every parameter."""
+    g, exponent = grad.resolved()
+    if isinstance(exponent, int):
+        return grad
+    codes, whole = rows.shorten(g, exponent, [1] * g.dim(), kernels.of(g))
+    return bfp32(codes, int(whole))
+
+
+ENTRY = Operation("Entry", _entry, _entry_gradient)
 
 
 def as_bfp(x: Tensor, where: str) -> BFPTensor:
@@ -65,13 +62,13 @@ def as_bfp(x: Tensor, where: str) -> BFPTensor:
             f"{where}: expected finite values, found a tensor masked by -inf, which only softmax "
             "takes; apply softmax first"
         )
-    return Entry.apply(x) if isinstance(x, BFPParameter) else x
+    return ENTRY(x) if isinstance(x, BFPParameter) else x
 
 
 def as_bfp8(x: Tensor, where: str) -> BFPTensor:
     """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
     x = _computed(x, where)
-    return x if x.bits <= 8 else Narrow.apply(x)
+    return x if x.bits <= 8 else NARROW(x)
 
 
 def as_decided(x: Tensor, where: str) -> BFPTensor:
@@ -83,7 +80,7 @@ def as_decided(x: Tensor, where: str) -> BFPTensor:
 def _computed(x: Tensor, where: str) -> BFPTensor:
     """x, to compute with. Raises as `as_bfp`, and for log-probabilities."""
     x = as_bfp(x, where)
-    if isinstance(x, LogProbabilities):
+    if x.along is not None:
         raise UnsupportedError(
             f"{where}: found log-probabilities, which only nll_loss, cross_entropy, softmax and "
             "exp take; compute with the logits, before log_softmax"

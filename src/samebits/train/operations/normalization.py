@@ -14,18 +14,14 @@ from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import requantize_shift, unlimited_exponent
-from samebits.kernels.protocol import BITS
+from samebits.kernels.protocol import BITS, Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.deferred import defer
+from samebits.train.operation import Call, Operation
 from samebits.train.shifts import ChannelPeaks, rounded
-from samebits.train.tensor import (
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-)
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight, bfp32
 
 MAX_BATCH_ELEMENTS = 1 << 24
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
@@ -39,21 +35,20 @@ def _integers(v: Scalars, exponent: int) -> Tensor:
     return torch.from_numpy(np.rint(np.ldexp(v, -exponent)).astype(np.int64))
 
 
-def _scalars(parameter: BFPParameter) -> Scalars:
+def _scalars(parameter: Weight) -> Scalars:
     """The joint values of a vector parameter, exactly, in binary64."""
     joint, exponent = parameter.joint()
     return np.ldexp(joint.cpu().numpy().astype(np.float64), exponent)
 
 
-def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPTensor:
+def _bfp32_of_scalars(v: Scalars, device: torch.device) -> Value:
     """Real values as bfp32 with the smallest exponent (not limited)."""
     largest = float(np.abs(v).max())
     if largest == 0:
-        return BFPTensor(
-            torch.zeros(v.shape, dtype=torch.int32, device=device), formats.EXPONENT_MIN
-        )
+        zeros = torch.zeros(v.shape, dtype=torch.int32, device=device)
+        return Value(zeros, formats.EXPONENT_MIN)
     exponent = unlimited_exponent(largest, 32)
-    return BFPTensor(_integers(v, exponent).to(torch.int32).to(device), exponent)
+    return Value(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
 GUARD = 8
@@ -137,7 +132,6 @@ class _Channels:
     centre: Scalars  # the mean, a real number
     inv: Scalars  # 1 / standard deviation
     a: Scalars  # gamma * inv
-    e_z: Exponent
     shifts: Integers  # of z, on top of e_z
     n: int  # elements of a channel
     training: bool
@@ -181,70 +175,67 @@ def _sample_sums(v: Tensor) -> Tensor:
     return v.long().sum((2, 3)) if v.dim() == 4 else v.long()
 
 
-class BatchNormFunction(TensorOperation):
-    """z (bfp8) -> bfp8 by an integer multiply-add per channel; saves z, one byte an element."""
+def _normalized(
+    x: Value,
+    gamma: Weight,
+    beta: Weight,
+    running_mean: Tensor,
+    running_var: Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+    peaks: ChannelPeaks | None,
+) -> tuple[Value, tuple[_Channels]]:
+    """z (bfp8) -> bfp8 by an integer multiply-add per channel, one rounding.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        gamma: BFPParameter,
-        beta: BFPParameter,
-        running_mean: Tensor,
-        running_var: Tensor,
-        training: bool,
-        momentum: float,
-        eps: float,
-        peaks: ChannelPeaks | None = None,
-    ) -> BFPTensor:
-        """Statistics of the shard from exact sums (in evaluation the running ones), one rounding.
+    Statistics of the shard are exact sums (in evaluation the running ones). An affine function of a
+    code is largest at the smallest or the largest code, so the output's exponent follows from the
+    statistics, without a pass over the output.
+    """
+    z, e_z, shifts = x.shifted()
+    up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
+    k = kernels.of(z)
+    whole = k.channel_stats(z).numpy() if isinstance(e_z, int) else None
+    if training:
+        update = _statistics(z, e_z, whole, (running_mean, running_var), momentum, up)
+        centre, n = update.mean(), update.n
+        inv = 1.0 / np.sqrt(update.variance(n) + eps)
+        defer(update)
+    else:
+        n = z.numel() // z.shape[1]
+        centre = running_mean.cpu().numpy().copy()
+        inv = _running_inverse(running_var, eps)
+    a = _scalars(gamma) * inv
+    channels = (_Channels(centre, inv, a, up, n, training),)
+    alpha = np.ldexp(a, _samples(e_z) + up)
+    m, b, exponent = _multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
+    bits = gamma.widths.values
+    if whole is None:
+        acc, own = z.long() * _per_sample(m, z) + _per_sample(b, z), _per_sample(exponent, z)
+        return rounded(acc, own, bits, peaks), channels
+    common = int(exponent[0, 0])
+    largest = int(np.abs(whole[2:] * m + b).max())
+    if largest == 0:
+        return Value(torch.zeros_like(z), formats.EXPONENT_MIN, bits), channels
+    by = requantize_shift(largest, common, bits)
+    coefficients = (torch.from_numpy(m[0]), torch.from_numpy(b[0]))
+    return Value(k.channel_affine(z, *coefficients, -by), common + by, bits), channels
 
-        An affine function of a code is largest at the smallest or the largest code, so the output's
-        exponent follows from the statistics, without a pass over the output.
-        """
-        z, e_z, shifts = x.shifted()
-        up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
-        k = kernels.of(z)
-        whole = k.channel_stats(z).numpy() if isinstance(e_z, int) else None
-        if training:
-            update = _statistics(z, e_z, whole, (running_mean, running_var), momentum, up)
-            centre, n = update.mean(), update.n
-            inv = 1.0 / np.sqrt(update.variance(n) + eps)
-            defer(update)
-        else:
-            n = z.numel() // z.shape[1]
-            centre = running_mean.cpu().numpy().copy()
-            inv = _running_inverse(running_var, eps)
-        a = _scalars(gamma) * inv
-        ctx.save_for_backward(z)
-        ctx.channels = _Channels(centre, inv, a, e_z, up, n, training)
-        alpha = np.ldexp(a, _samples(e_z) + up)
-        m, b, exponent = _multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
-        bits = gamma.widths.values
-        if whole is None:
-            acc, own = z.long() * _per_sample(m, z) + _per_sample(b, z), _per_sample(exponent, z)
-            return rounded(acc, own, bits, peaks)
-        common = int(exponent[0, 0])
-        largest = int(np.abs(whole[2:] * m + b).max())
-        if largest == 0:
-            return BFPTensor(torch.zeros_like(z), formats.EXPONENT_MIN, bits=bits)
-        by = requantize_shift(largest, common, bits)
-        coefficients = (torch.from_numpy(m[0]), torch.from_numpy(b[0]))
-        return BFPTensor(k.channel_affine(z, *coefficients, -by), common + by, bits=bits)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
-        g, e_g = gradient(grad)
-        (z,) = ctx.saved_tensors
-        c: _Channels = ctx.channels
-        sg, sgz = _gradient_sums(g, e_g, z, c.e_z)
-        sgz = np.ldexp(sgz, c.shifts)
-        gg = (sgz - c.centre * sg) * c.inv
-        dgamma = _bfp32_of_scalars(gg, g.device)
-        dbeta = _bfp32_of_scalars(sg, g.device)
-        dx = _input_grad(g, e_g, z, c, gg, sg) if ctx.needs_input_grad[0] else None
-        return dx, dgamma, dbeta, None, None, None, None, None, None
+def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+    """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
+    (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
+    (c,) = call.saved
+    sg, sgz = _gradient_sums(g, e_g, z, e_z)
+    sgz = np.ldexp(sgz, c.shifts)
+    gg = (sgz - c.centre * sg) * c.inv
+    dgamma = _bfp32_of_scalars(gg, g.device)
+    dbeta = _bfp32_of_scalars(sg, g.device)
+    dx = _input_grad((g, e_g), (z, e_z), c, gg, sg) if call.wanted[0] else None
+    return dx, dgamma, dbeta
+
+
+BATCH_NORM = Operation("BatchNorm", _normalized, _normalized_gradient, reads=("x",), saves=True)
 
 
 def _per_sample(v: Integers, like: Tensor) -> Tensor:
@@ -303,28 +294,27 @@ def _multiply_add(
     return rounded_scalars(alpha, exponent), rounded_scalars(shift, exponent), exponent
 
 
-def _input_grad(
-    g: Tensor, e_g: Exponent, z: Tensor, c: _Channels, gg: Scalars, sg: Scalars
-) -> BFPTensor:
+def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) -> Value:
     """a * g + beta_z * z + gamma0 as one integer multiply-add a sample and one rounding.
 
     gg, sg: the sums of g * xhat and of g. The common exponent gives the largest `a` 24 bits, unless
     the sum would leave 61 bits (training.md 7).
     """
+    (g, e_g), (z, e_z) = grad, read
     if not c.a.any():
-        return BFPTensor(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
+        return Value(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
     beta_z, gamma0 = np.zeros_like(c.a), np.zeros_like(c.a)
     if c.training:
         beta_z = -(c.a * ((gg / float(c.n)) * c.inv))
         gamma0 = -(c.a * (sg / float(c.n))) - c.centre * beta_z
-    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(c.e_z) + c.shifts)
+    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(e_z) + c.shifts)
     limit = float(formats.CODE_MAX[BITS[g.dtype]])
     reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
     exponent = np.maximum(fits_of(np.abs(a).max(1, keepdims=True), 24), fits_of(reach, 61))
     abc = [rounded_scalars(v, exponent) for v in (a, b, gamma0)]
-    if isinstance(e_g, int) and isinstance(c.e_z, int):
+    if isinstance(e_g, int) and isinstance(e_z, int):
         stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
-        return BFPTensor(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
+        return Value(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
     aq, bq, cq = (_per_sample(v, g) for v in abc)
     return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
 
@@ -335,8 +325,8 @@ def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
 
 
 def frozen_affine(
-    gamma: BFPParameter,
-    beta: BFPParameter,
+    gamma: Weight,
+    beta: Weight,
     running_mean: Tensor,
     running_var: Tensor,
     eps: float,
@@ -378,6 +368,4 @@ def batch_norm(
         raise UnsupportedError(
             f"batch norm: expected 2 to {MAX_BATCH_ELEMENTS} values per channel, found {n}"
         )
-    return BatchNormFunction.apply(
-        x, gamma, beta, running_mean, running_var, training, momentum, eps, peaks
-    )
+    return BATCH_NORM(x, gamma, beta, running_mean, running_var, training, momentum, eps, peaks)

@@ -18,56 +18,51 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import constants
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-    moved_part,
-)
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight, bfp32
 
 # --- concatenation and shape ----------------------------------------------------------------
 
 
-class Concat(TensorOperation):
+def _side_by_side(dim: int, *tensors: Value) -> Value:
     """Codes side by side at the largest exponent."""
-
-    @staticmethod
-    def forward(ctx: Any, dim: int, *tensors: BFPTensor) -> BFPTensor:
-        ctx.dim, ctx.sizes = dim, [t.shape[dim] for t in tensors]
-        bits = max(t.bits for t in tensors)
-        if any(t.shifts is not None for t in tensors):
-            return _concatenated(tensors, dim, bits)
-        parts = [t.resolved() for t in tensors]
-        if any(isinstance(e, Tensor) for _, e in parts):
-            return BFPTensor(*rows.concatenated(parts, dim), bits=bits)
-        k = kernels.of(parts[0][0])
-        live = [e for codes, e in parts if k.largest_of(codes)]
-        exponent = max(live, default=formats.EXPONENT_MIN)
-        codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
-        return BFPTensor(torch.cat(codes, dim), exponent, bits=bits)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        slices = torch.split(g, ctx.sizes, ctx.dim)
-        if isinstance(e_g, Tensor) and e_g.shape[ctx.dim] != 1:
-            own: Sequence[Exponent] = torch.split(e_g, ctx.sizes, ctx.dim)
-        else:
-            own = [e_g] * len(slices)
-        return (None, *(BFPTensor(s, e) for s, e in zip(slices, own, strict=True)))
+    bits = max(t.bits for t in tensors)
+    if any(t.shifts is not None for t in tensors):
+        return _concatenated(tensors, dim, bits)
+    parts = [t.resolved() for t in tensors]
+    if any(isinstance(e, Tensor) for _, e in parts):
+        return Value(*rows.concatenated(parts, dim), bits)
+    k = kernels.of(parts[0][0])
+    live = [e for codes, e in parts if k.largest_of(codes)]
+    exponent = max(live, default=formats.EXPONENT_MIN)
+    codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
+    return Value(torch.cat(codes, dim), exponent, bits)
 
 
-def _concatenated(tensors: Sequence[BFPTensor], dim: int, bits: int) -> BFPTensor:
+def _side_by_side_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+    dim, *tensors = call.arguments
+    g, e_g = grad.resolved()
+    sizes = [t.shape[dim] for t in tensors]
+    slices = torch.split(g, sizes, dim)
+    if isinstance(e_g, Tensor) and e_g.shape[dim] != 1:
+        own: Sequence[Exponent] = torch.split(e_g, sizes, dim)
+    else:
+        own = [e_g] * len(slices)
+    return (None, *(Value(s, e) for s, e in zip(slices, own, strict=True)))
+
+
+CONCAT = Operation("Concat", _side_by_side, _side_by_side_gradient)
+
+
+def _concatenated(tensors: Sequence[Value], dim: int, bits: int) -> Value:
     """Tensors side by side whose channels have shifts: along the channels all keep their own."""
     rank, dim = tensors[0].dim(), dim % tensors[0].dim()
     if dim != (1 if rank == 4 else rank - 1):  # the channels of all meet
-        return BFPTensor(*rows.concatenated([t.resolved() for t in tensors], dim), bits=bits)
+        return Value(*rows.concatenated([t.resolved() for t in tensors], dim), bits)
     codes, own = rows.concatenated([t.shifted()[:2] for t in tensors], dim)
     every = [
         torch.zeros(t.shape[dim], dtype=torch.int64, device=codes.device)
@@ -76,7 +71,7 @@ def _concatenated(tensors: Sequence[BFPTensor], dim: int, bits: int) -> BFPTenso
         for t in tensors
     ]
     shifts = torch.cat(every)
-    return BFPTensor(codes, own + rows.along_channels(shifts, rank), bits=bits, shifts=shifts)
+    return Value(codes, own + rows.along_channels(shifts, rank), bits, shifts=shifts)
 
 
 def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
@@ -84,26 +79,25 @@ def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
 
     Some of them may be float tensors, constants.
     """
-    return Concat.apply(dim, *(as_bfp8(t, "concat") for t in constants(tensors, "concat")))
+    return CONCAT(dim, *(as_bfp8(t, "concat") for t in constants(tensors, "concat")))
 
 
-class Reshape(TensorOperation):
+def _reshaped(x: Value, shape: tuple[int, ...]) -> Value:
     """The same codes in another shape."""
+    return x.moved(lambda codes: codes.reshape(shape))
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, shape: tuple[int, ...]) -> BFPTensor:
-        ctx.shape = x.shape
-        return x.moved(lambda codes: codes.reshape(shape))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*moved_part(gradient(grad), lambda v: v.reshape(ctx.shape))), None
+def _reshaped_gradient(call: Call, grad: Value) -> Value:
+    return _reshaped(grad, call.arguments[0].shape)
+
+
+RESHAPE = Operation("Reshape", _reshaped, _reshaped_gradient)
 
 
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
     """The same codes in another shape, row-major (PyTorch's order); sizes as torch takes them."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    return Reshape.apply(as_bfp(x, "reshape"), tuple(sizes))
+    return RESHAPE(as_bfp(x, "reshape"), tuple(sizes))
 
 
 def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
@@ -132,25 +126,22 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 Place = tuple[int, int, int]  # of a mask: step, shard, call
 
 
-class DropoutFunction(TensorOperation):
+def _dropout_codes(x: Value, p: float, key: Pair, place: Place, count: int | None) -> Value:
     """The mask is not stored: the counter-based generator gives it again in the backward pass."""
+    codes = x.codes
+    factors, by = dropout_factors(codes, p, key, place, count)
+    if x.is_wide:
+        return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits)
+    return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts)
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: BFPTensor, p: float, key: Pair, place: Place, count: int | None
-    ) -> BFPTensor:
-        codes = x.codes
-        ctx.mask = (p, key, place, count)
-        factors, by = dropout_factors(codes, *ctx.mask)
-        if x.is_wide:
-            return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits)
-        return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        factors, by = dropout_factors(g, *ctx.mask)
-        return bfp32(g.long() * factors, e_g + by), None, None, None, None
+def _dropout_gradient(call: Call, grad: Value) -> Value:
+    g, e_g = grad.resolved()
+    factors, by = dropout_factors(g, *call.arguments[1:])
+    return bfp32(g.long() * factors, e_g + by)
+
+
+DROPOUT = Operation("Dropout", _dropout_codes, _dropout_gradient)
 
 
 def dropout_factors(
@@ -178,32 +169,33 @@ def dropout(x: BFPTensor, p: float, key: Pair, place: Place, count: int | None =
     p = 0 is the identity. What has 32 bits keeps them (14.2).
     """
     x = as_decided(x, "dropout")
-    return x if p == 0 else DropoutFunction.apply(x, p, key, place, count)
+    return x if p == 0 else DROPOUT(x, p, key, place, count)
 
 
-class EmbeddingFunction(TensorOperation):
+def _embedding_rows(
+    index: Tensor, weight: Weight, padding: int | None
+) -> tuple[Value, tuple[Tensor]]:
     """Rows of W; the gradient of a row is the sum over its uses."""
+    codes, exponent = weight.parts[0]
+    own = exponent if isinstance(exponent, int) else exponent[index]
+    return Value(codes[index], own, weight.widths.values), (index,)
 
-    @staticmethod
-    def forward(ctx: Any, index: Tensor, weight: BFPParameter, padding: int | None) -> BFPTensor:
-        codes, exponent = weight.parts[0]
-        ctx.save_for_backward(index)
-        ctx.shape, ctx.padding = codes.shape, padding
-        own = exponent if isinstance(exponent, int) else exponent[index]
-        return BFPTensor(codes[index], own, bits=weight.widths.values)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (index,) = ctx.saved_tensors
-        addends, exponent = g.long(), e_g
-        if isinstance(e_g, Tensor):
-            addends, exponent = rows.at_one(addends, e_g, 55)
-        acc = torch.zeros(ctx.shape, dtype=torch.int64, device=g.device)
-        acc.index_add_(0, index.flatten(), addends.reshape(-1, ctx.shape[1]))
-        if ctx.padding is not None:
-            acc[ctx.padding] = 0
-        return None, bfp32(acc, exponent), None
+def _embedding_gradient(call: Call, grad: Value) -> tuple[None, Value]:
+    _, weight, padding = call.arguments
+    (index,) = call.saved
+    g, exponent = grad.resolved()
+    addends = g.long()
+    if isinstance(exponent, Tensor):
+        addends, exponent = rows.at_one(addends, exponent, 55)
+    acc = torch.zeros(weight.shape, dtype=torch.int64, device=g.device)
+    acc.index_add_(0, index.flatten(), addends.reshape(-1, weight.shape[1]))
+    if padding is not None:
+        acc[padding] = 0
+    return None, bfp32(acc, exponent)
+
+
+EMBEDDING = Operation("Embedding", _embedding_rows, _embedding_gradient, saves=True)
 
 
 def embedding(index: Tensor, weight: BFPParameter, padding: int | None = None) -> BFPTensor:
@@ -218,7 +210,7 @@ def embedding(index: Tensor, weight: BFPParameter, padding: int | None = None) -
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
             f"found {int(index.min())} to {int(index.max())}"
         )
-    return EmbeddingFunction.apply(index, weight, padding)
+    return EMBEDDING(index, weight, padding)
 
 
 FUNCTIONS.update(

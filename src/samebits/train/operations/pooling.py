@@ -15,30 +15,31 @@ from samebits.kernels import Window, rows
 from samebits.kernels.averages import Averages, adaptive_averages, window_averages
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import line, over_lines
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, bfp32, gradient
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32
 
 
-class MaxPool(TensorOperation):
+def _maxima(x: Value, window: Window) -> tuple[Value, tuple[Tensor]]:
     """Window maxima; saves the one-byte position of each."""
+    codes = x.codes
+    y, where = kernels.of(codes).max_pool(codes, window)
+    return Value(y, x.exponent, x.bits, shifts=x.shifts), (where,)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, window: Window) -> BFPTensor:
-        codes = x.codes
-        y, where = kernels.of(codes).max_pool(codes, window)
-        ctx.save_for_backward(where)
-        ctx.shape, ctx.window = codes.shape, window
-        return BFPTensor(y, x.exponent, bits=x.bits, shifts=x.shifts)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (where,) = ctx.saved_tensors
-        k = kernels.of(g)
-        acc, largest = k.max_pool_grad(g, where, ctx.shape, ctx.window)
-        return BFPTensor(*k.shorten(acc, largest, e_g)), None
+def _maxima_gradient(call: Call, grad: Value) -> Value:
+    x, window = call.arguments
+    (where,) = call.saved
+    g, e_g = grad.resolved()
+    k = kernels.of(g)
+    acc, largest = k.max_pool_grad(g, where, x.shape, window)
+    return Value(*k.shorten(acc, largest, e_g))
+
+
+MAX_POOL = Operation("MaxPool", _maxima, _maxima_gradient, saves=True)
 
 
 def max_pool2d(x: BFPTensor, window: Window) -> BFPTensor:
@@ -51,7 +52,7 @@ def max_pool2d(x: BFPTensor, window: Window) -> BFPTensor:
             f"max pool: expected at most 255 positions, found window {window.kernel}"
         )
     _check_window("max pool", x, window)
-    return MaxPool.apply(as_bfp8(x, "max pool"), window)
+    return MAX_POOL(as_bfp8(x, "max pool"), window)
 
 
 def _check_image(what: str, x: BFPTensor) -> None:
@@ -71,36 +72,33 @@ def _check_window(what: str, x: BFPTensor, window: Window) -> None:
         )
 
 
-class AveragePool(TensorOperation):
+def _means(x: Value, means: Averages) -> Value:
     """Window means: exact sums, one rounding."""
-
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, means: Averages) -> BFPTensor:
-        codes = x.codes
-        acc, largest = window_sums(codes, means)
-        ctx.shape, ctx.means = codes.shape, means
-        if means.factors is not None:
-            acc = acc * torch.tensor(means.factors, device=acc.device)
-            largest = kernels.of(acc).largest_of(acc)
-        return narrowed(acc, x.exponent, x.bits, x.shifts, means.common, largest)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        k, means = kernels.of(g), ctx.means
-        if means.factors is not None:
-            g = g.long() * torch.tensor(means.factors, device=g.device)
-        if means.window is not None:
-            acc, largest = k.window_sum_grad(g, ctx.shape, means.window)
-        else:
-            acc, largest = k.span_sum(g, *means.holders(*ctx.shape[2:]))
-        bits = 30 + means.common.bit_length() - means.largest.bit_length()
-        return divided(acc, largest, e_g, means.common, bits), None
+    acc, largest = window_sums(x.codes, means)
+    if means.factors is not None:
+        acc = acc * torch.tensor(means.factors, device=acc.device)
+        largest = kernels.of(acc).largest_of(acc)
+    return narrowed(acc, x.exponent, x.bits, x.shifts, means.common, largest)
 
 
-def divided(
-    acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int
-) -> BFPTensor:
+def _means_gradient(call: Call, grad: Value) -> Value:
+    x, means = call.arguments
+    g, e_g = grad.resolved()
+    k = kernels.of(g)
+    if means.factors is not None:
+        g = g.long() * torch.tensor(means.factors, device=g.device)
+    if means.window is not None:
+        acc, largest = k.window_sum_grad(g, x.shape, means.window)
+    else:
+        acc, largest = k.span_sum(g, *means.holders(*x.shape[2:]))
+    bits = 30 + means.common.bit_length() - means.largest.bit_length()
+    return divided(acc, largest, e_g, means.common, bits)
+
+
+AVERAGE_POOL = Operation("AveragePool", _means, _means_gradient)
+
+
+def divided(acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int) -> Value:
     """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7).
 
     largest: max|acc|, where it is known
@@ -135,7 +133,7 @@ def avg_pool2d(
     if divisor is not None and divisor < 1:
         raise UnsupportedError(f"average pool: expected a divisor of at least 1, found {divisor}")
     means = window_averages(window, *x.shape[2:], include_pad, divisor)
-    return AveragePool.apply(as_bfp8(x, "average pool"), means)
+    return AVERAGE_POOL(as_bfp8(x, "average pool"), means)
 
 
 def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTensor:
@@ -154,7 +152,7 @@ def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTe
             f"average pool: expected an output size of at least 1, found {tuple(own)}"
         )
     means = adaptive_averages(height, width, *own)
-    return AveragePool.apply(as_bfp8(x, "average pool"), means)
+    return AVERAGE_POOL(as_bfp8(x, "average pool"), means)
 
 
 def _max_pool1d(

@@ -15,26 +15,16 @@ from samebits.kernels import ConvShape, rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.tensor import (
-    BFPParameter,
-    BFPTensor,
-    as_gradient,
-    bfp32,
-    gradient_in,
-    requantized,
-)
+from samebits.train.value import Value, Weight, as_gradient, bfp32, gradient_in, requantized
 
 
-def check_kind(x: BFPTensor, weight: BFPParameter) -> None:
+def check_kind(x: Value, weight: Weight) -> None:
     """Refuse an input with exponents by rows for a weight that has one, and the reverse.
 
     Else a row's result would depend on the others of its batch, or the choice of the model be lost,
     without a word. Raises UnsupportedError.
     """
-    kinds = [
-        "exponents by rows" if isinstance(t.parts[0][1], Tensor) else "one exponent"
-        for t in (weight, x)
-    ]
+    kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (weight, x)]
     if kinds[0] != kinds[1]:
         raise UnsupportedError(
             f"expected an input with {kinds[0]}, as the weight has, found {kinds[1]}: quantize the "
@@ -81,7 +71,7 @@ def for_weight(g: Tensor, e_g: Exponent, e_x: Exponent) -> Part:
 
 def weight_gradient(
     g: Tensor, x: Tensor, shape: ConvShape, weight: Tensor, exponent: Exponent
-) -> BFPTensor:
+) -> Value:
     """The gradient of a weight, bfp32 with one exponent, of images g and x, with its bound.
 
     exponent: of the sums; an int, [o, 1], or that of every weight, flat: [o, weights].
@@ -90,18 +80,18 @@ def weight_gradient(
     return of_weight(*sums, weight, exponent)
 
 
-def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> BFPTensor:
+def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> Value:
     """The gradient of a weight from its sums, whose exponent is as `weight_gradient` has it."""
     k = kernels.of(acc)
     if isinstance(exponent, Tensor):
         codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
-        return BFPTensor(codes.to(torch.int32).view(weight.shape), int(own))
+        return Value(codes.to(torch.int32).view(weight.shape), int(own))
     codes, exponent = k.shorten(acc, largest, exponent)
     codes = codes if weight.dim() == 4 else codes.reshape(weight.shape)
-    return BFPTensor(codes, exponent, min(largest, formats.Q32))
+    return Value(codes, exponent, bound=min(largest, formats.Q32))
 
 
-def bias_gradient(g: Tensor, e_g: Exponent) -> BFPTensor:
+def bias_gradient(g: Tensor, e_g: Exponent) -> Value:
     """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
     if isinstance(e_g, int):
         image = g if g.dim() == 4 else g.reshape(-1, g.shape[-1])

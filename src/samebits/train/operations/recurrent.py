@@ -29,6 +29,7 @@ from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.linear import as_image, as_input, as_kernel
 from samebits.train.operations.products import (
     bias_gradient,
@@ -38,16 +39,14 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import (
     Term,
+    Value,
+    Weight,
     as_gradient,
     bfp32,
     combined,
-    gradient,
     requantized,
 )
 
@@ -133,10 +132,10 @@ class Gradients:
     weights: tuple[Part, Part]
     bits: int
 
-    def wanted(self, needs: Sequence[bool]) -> list[BFPTensor | None]:
+    def wanted(self, needs: Sequence[bool]) -> list[Value | None]:
         """Those of x, weight_ih, weight_hh, bias_ih and bias_hh that are needed."""
         (w_ih, e_ih), (w_hh, _) = self.weights
-        found: list[BFPTensor | None] = [None] * 5
+        found: list[Value | None] = [None] * 5
         if needs[0]:
             found[0] = self._input(w_ih, e_ih)
         if needs[1]:
@@ -148,12 +147,10 @@ class Gradients:
             if all(needs[3:5]) and self.d_h is not self.d_x:
                 at_h = bias_gradient(*self.d_h).resolved()
             parts = (at_x, at_h)
-            found[3:5] = [
-                BFPTensor(*p) if n else None for p, n in zip(parts, needs[3:5], strict=True)
-            ]
+            found[3:5] = [Value(*p) if n else None for p, n in zip(parts, needs[3:5], strict=True)]
         return found
 
-    def _input(self, w_ih: Tensor, e_ih: Exponent) -> BFPTensor:
+    def _input(self, w_ih: Tensor, e_ih: Exponent) -> Value:
         d, e_d = self.d_x
         k, rows = kernels.of(d), self.x[0].reshape(d.shape[0] * d.shape[1], -1)
         g16, exponent = for_input(d, e_d, e_ih, self.bits)
@@ -161,12 +158,10 @@ class Gradients:
             as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), product_shape(rows, w_ih)
         )
         down = as_input(acc, rows).reshape(self.x[0].shape)
-        return BFPTensor(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
+        return Value(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
 
 
-def _weight_gradient(
-    d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor
-) -> BFPTensor:
+def _weight_gradient(d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor) -> Value:
     """The gradient of a weight from d [T, N, outputs] and x [T, N, inputs], over all steps."""
     t, exponent = for_weight(d, e_d, e_x)
     image, rows = as_image(t.flatten(0, 1)), x.flatten(0, 1)
@@ -206,41 +201,41 @@ FUNCTIONS[torch._VF._pack_padded_sequence] = refuse_packed
 # --- states -----------------------------------------------------------------------------------
 
 
-class States(TensorOperation):
+def _stacked(*states: Value) -> Value:
     """States [N, H] of layers as one tensor [layers, N, H] of 32 bits, in which none is rounded.
 
     But where layers of one exponent each differ by more than 15 binades.
     """
+    parts = [s.resolved() for s in states]
+    codes = torch.stack([c for c, _ in parts]).long()
+    own = [e for _, e in parts if isinstance(e, Tensor)]
+    if own:
+        live = (codes != 0).any(-1, keepdim=True)
+        exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
+        return Value((codes << STATE_BITS).to(torch.int32), exponent)
+    k = kernels.of(codes)
+    of_live = [int(e) for c, e in parts if bool(c.any())]
+    if not of_live:
+        return Value(codes.to(torch.int32), formats.EXPONENT_MIN)
+    top = max(of_live) - STATE_BITS
+    scaled = [k.scale(c, min(int(e) - top, STATE_BITS)) for c, e in parts]
+    return Value(torch.stack(scaled).to(torch.int32), top)
 
-    @staticmethod
-    def forward(ctx: Any, *states: BFPTensor) -> BFPTensor:
-        parts = [s.resolved() for s in states]
-        codes = torch.stack([c for c, _ in parts]).long()
-        own = [e for _, e in parts if isinstance(e, Tensor)]
-        if own:
-            live = (codes != 0).any(-1, keepdim=True)
-            exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
-            return BFPTensor.wide((codes << STATE_BITS).to(torch.int32), exponent, 8)
-        k = kernels.of(codes)
-        of_live = [int(e) for c, e in parts if bool(c.any())]
-        if not of_live:
-            return BFPTensor.wide(codes.to(torch.int32), formats.EXPONENT_MIN, 8)
-        top = max(of_live) - STATE_BITS
-        scaled = [k.scale(c, min(int(e) - top, STATE_BITS)) for c, e in parts]
-        return BFPTensor.wide(torch.stack(scaled).to(torch.int32), top, 8)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e = gradient(grad)
-        return tuple(BFPTensor(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
+def _stacked_gradient(call: Call, grad: Value) -> tuple[Value, ...]:
+    g, e = grad.resolved()
+    return tuple(Value(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
+
+
+STATES = Operation("States", _stacked, _stacked_gradient)
 
 
 def states(*parts: BFPTensor) -> BFPTensor:
     """The last states of recurrent layers, [N, H] each, as one wide tensor [layers, N, H]."""
-    return States.apply(*parts)
+    return STATES(*parts)
 
 
-def first_state(state: BFPTensor | None, like: Tensor, by_rows: bool, bits: int) -> Part:
+def first_state(state: Value | None, like: Tensor, by_rows: bool, bits: int) -> Part:
     """A state [N, H] before the first step in so many bits; zero where none is given.
 
     like: int8 [N, H]
@@ -323,96 +318,88 @@ class _Weights:
         return Values(*found)
 
 
-class Recurrent(TensorOperation):
+def _weights(w_ih: Weight, w_hh: Weight, b_ih: Weight | None, b_hh: Weight | None) -> _Weights:
+    biases = [None if b is None else b.joint() for b in (b_ih, b_hh)]
+    return _Weights(w_ih.parts[0], w_hh.parts[0], *biases)
+
+
+def run_cell(
+    cell: SteppedCell,
+    x: Value,
+    weight_ih: Weight,
+    weight_hh: Weight,
+    bias_ih: Weight | None,
+    bias_hh: Weight | None,
+    reverse: bool,
+    state: Value | None,
+) -> tuple[tuple[Value, Value], tuple[Any, ...]]:
     """One layer in one direction, [T, N, I] -> [T, N, H], and the state after its last step [N, H].
 
-    Saves x in one byte an element and states in one or two; all else is computed again.
+    `reverse` takes the last step first. Saves states, x in one byte an element; all else is
+    computed again.
     """
+    check_kind(x, weight_ih)
+    (codes, e_x), size = x.resolved(), weight_hh.shape[1]
+    own = _weights(weight_ih, weight_hh, bias_ih, bias_hh)
+    (steps, n), k, lookup = codes.shape[:2], kernels.of(codes), tables(str(codes.device))
+    like = torch.empty(n, size, dtype=torch.int8, device=codes.device)
+    before = first_state(state, like, isinstance(e_x, Tensor), cell.bits)
+    products = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
+    found: dict[int, Part] = {}
+    last = before
+    for t in order_of(steps, reverse):
+        h, e_h = requantized(*last, 8) if cell.bits > 8 else last
+        acc_h = row_product(k, h, own.w_hh[0])
+        values = own.values(products[t], _at(e_x, t), acc_h, e_h)
+        last = found[t] = cell.after(values, last, lookup)
+    after = [found[t] for t in range(steps)]
+    hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
+    saved = (torch.stack([s for s, _ in after]), [e for _, e in after], *before)
+    return (Value(*at_one_exponent(hidden, 8)), Value(*last)), saved
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        cell: SteppedCell,
-        x: BFPTensor,
-        weight_ih: BFPParameter,
-        weight_hh: BFPParameter,
-        bias_ih: BFPParameter | None,
-        bias_hh: BFPParameter | None,
-        reverse: bool,
-        state: BFPTensor | None,
-    ) -> tuple[BFPTensor, BFPTensor]:
-        """Run all steps; `reverse` takes the last one first."""
-        ctx.set_materialize_grads(False)
-        check_kind(x, weight_ih)
-        (codes, e_x), size = x.resolved(), weight_hh.shape[1]
-        biases = [None if b is None else b.joint() for b in (bias_ih, bias_hh)]
-        own = _Weights(weight_ih.parts[0], weight_hh.parts[0], *biases)
-        (steps, n), k, lookup = codes.shape[:2], kernels.of(codes), tables(str(codes.device))
-        like = torch.empty(n, size, dtype=torch.int8, device=codes.device)
-        before = first_state(state, like, isinstance(e_x, Tensor), cell.bits)
-        products = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
-        found: dict[int, Part] = {}
-        last = before
-        for t in order_of(steps, reverse):
-            h, e_h = requantized(*last, 8) if cell.bits > 8 else last
-            acc_h = row_product(k, h, own.w_hh[0])
-            values = own.values(products[t], _at(e_x, t), acc_h, e_h)
-            last = found[t] = cell.after(values, last, lookup)
-        after = [found[t] for t in range(steps)]
-        ctx.save_for_backward(
-            *(codes, torch.stack([s for s, _ in after]), before[0], own.w_ih[0], own.w_hh[0]),
-            *(b and b[0] for b in biases),
-        )
-        ctx.cell, ctx.reverse, ctx.bits = cell, reverse, weight_ih.widths.gradients
-        ctx.exponents = e_x, [e for _, e in after], before[1], own.w_ih[1], own.w_hh[1]
-        ctx.of_biases = [b and b[1] for b in biases]
-        hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
-        return BFPTensor(*at_one_exponent(hidden, 8)), BFPTensor(*last)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, at_last: Tensor | None) -> Any:
-        """Through time, then one product a gradient."""
-        x, s, first, w_ih, w_hh, *joint = ctx.saved_tensors
-        e_x, e_s, e_first, e_ih, e_hh = ctx.exponents
-        pairs = zip(joint, ctx.of_biases, strict=True)
-        biases = [None if j is None else (j, e) for j, e in pairs]
-        own = _Weights((w_ih, e_ih), (w_hh, e_hh), *biases)
-        order, cell = order_of(len(s), ctx.reverse), ctx.cell
-        of_states = [(s[t], e_s[t]) for t in range(len(s))]
-        before = {order[0]: (first, e_first)}
-        before |= {t: of_states[order[i]] for i, t in enumerate(order[1:])}
-        past = [before[t] for t in range(len(s))]
-        past = past if cell.bits == 8 else [requantized(*v, 8) for v in past]
-        values = _all_values(own, (x, e_x), past)
-        by_rows = not isinstance(e_first, int)
-        terms: list[Term] = []
-        if at_last is not None:
-            g, e_g = gradient(at_last)
-            terms = [(g, own_exponent(g, e_g, by_rows), 31)]
+def _cell_gradient(call: Call, grad: Value | None, at_last: Value | None) -> tuple[Any, ...]:
+    """Through time, then one product a gradient."""
+    cell, of_x, *weights, reverse, _ = call.arguments
+    s, e_s, first, e_first = call.saved
+    (x, e_x), own, bits = of_x.resolved(), _weights(*weights), weights[0].widths.gradients
+    order = order_of(len(s), reverse)
+    of_states = [(s[t], e_s[t]) for t in range(len(s))]
+    before = {order[0]: (first, e_first)}
+    before |= {t: of_states[order[i]] for i, t in enumerate(order[1:])}
+    past = [before[t] for t in range(len(s))]
+    past = past if cell.bits == 8 else [requantized(*v, 8) for v in past]
+    values = _all_values(own, (x, e_x), past)
+    by_rows = not isinstance(e_first, int)
+    terms: list[Term] = []
+    if at_last is not None:
+        g, e_g = at_last.resolved()
+        terms = [(g, own_exponent(g, e_g, by_rows), 31)]
+    if grad is not None:
+        g, e_g = grad.resolved()
+        g, e_g = g.contiguous(), own_exponent(g, e_g, by_rows)
+    d_x, d_h = dict[int, Part](), dict[int, Part]()
+    lookup = tables(str(x.device))
+    for t in reversed(order):
         if grad is not None:
-            g, e_g = gradient(grad)
-            g, e_g = g.contiguous(), own_exponent(g, e_g, by_rows)
-        d_x, d_h = dict[int, Part](), dict[int, Part]()
-        lookup = tables(str(x.device))
-        for t in reversed(order):
-            if grad is not None:
-                terms = [(g[t], _at(e_g, t), 31), *terms]
-            ds = requantized(*combined(*terms), 16)
-            both = before[t], of_states[t]
-            d_x[t], d_h[t], kept = cell.gradients(values[t], both, ds, lookup)
-            product = back_product(d_h[t], own.w_hh, first, ctx.bits)
-            terms = [(*product, 38), *kept]
-        at_x = at_h = at_one_exponent([d_x[t] for t in range(len(s))], 32)
-        if any(d_x[t] is not d_h[t] for t in order):
-            at_h = at_one_exponent([d_h[t] for t in range(len(s))], 32)
-        parts = Gradients(
-            *(at_x, at_h, (x, e_x), at_one_exponent(past, 8)), (own.w_ih, own.w_hh), ctx.bits
-        )
-        needs = ctx.needs_input_grad
-        at_first = None
-        if needs[7]:
-            at_first = bfp32(*(combined(*terms) if len(terms) > 1 else terms[0][:2]))
-        return None, *parts.wanted(needs[1:6]), None, at_first
+            terms = [(g[t], _at(e_g, t), 31), *terms]
+        ds = requantized(*combined(*terms), 16)
+        both = before[t], of_states[t]
+        d_x[t], d_h[t], kept = cell.gradients(values[t], both, ds, lookup)
+        terms = [(*back_product(d_h[t], own.w_hh, first, bits), 38), *kept]
+    at_x = at_h = at_one_exponent([d_x[t] for t in range(len(s))], 32)
+    if any(d_x[t] is not d_h[t] for t in order):
+        at_h = at_one_exponent([d_h[t] for t in range(len(s))], 32)
+    parts = Gradients(*(at_x, at_h, (x, e_x), at_one_exponent(past, 8)), (own.w_ih, own.w_hh), bits)
+    at_first = None
+    if call.wanted[7]:
+        at_first = bfp32(*(combined(*terms) if len(terms) > 1 else terms[0][:2]))
+    return None, *parts.wanted(call.wanted[1:6]), None, at_first
+
+
+def of_cell(name: str) -> Operation:
+    """The operation of layers with cells of one kind; their cell is its first argument."""
+    return Operation(name, run_cell, _cell_gradient, reads=(1, "w", 4, 5), saves=True)
 
 
 def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:

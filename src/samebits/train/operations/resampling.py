@@ -14,19 +14,15 @@ from torch.nn import functional
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.copies import added, copies
 from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.operations.pooling import divided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    gradient,
-    moved_part,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
 MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
@@ -35,25 +31,25 @@ MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of th
 # --- padding --------------------------------------------------------------------------------
 
 
-class Pad(TensorOperation):
-    """x with zeros around it."""
+def _padded(x: Value, sizes: tuple[int, ...]) -> Value:
+    """x with zeros around it.
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, sizes: tuple[int, ...]) -> BFPTensor:
-        """Zeros have no exponent: those of rows follow from the elements around them."""
-        codes, exponent = x.resolved()
-        ctx.sizes = sizes
-        padded = functional.pad(codes, sizes)
-        if isinstance(exponent, Tensor):
-            own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
-            padded, exponent = rows.moved(padded, own, lambda v: v)
-        y = BFPTensor(padded, exponent, bits=x.bits)
-        return BFPTensor.wide(padded, exponent, x.layer_bits) if x.is_wide else y
+    Zeros have no exponent: those of rows follow from the elements around them.
+    """
+    codes, exponent = x.resolved()
+    padded = functional.pad(codes, sizes)
+    if isinstance(exponent, Tensor):
+        own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
+        padded, exponent = rows.moved(padded, own, lambda v: v)
+    return Value(padded, exponent, x.bits, layer_bits=x.layer_bits)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        back = [-size for size in ctx.sizes]
-        return BFPTensor(*moved_part(gradient(grad), lambda v: functional.pad(v, back))), None
+
+def _padded_gradient(call: Call, grad: Value) -> Value:
+    back = [-size for size in call.arguments[1]]
+    return grad.moved(lambda v: functional.pad(v, back))
+
+
+PAD = Operation("Pad", _padded, _padded_gradient)
 
 
 def _around(mode: str, size: int, low: int, high: int) -> Tensor:
@@ -97,7 +93,7 @@ def pad(
     if not any(pad):
         return x
     if mode == "constant":
-        return Pad.apply(as_decided(x, "pad"), tuple(pad))
+        return PAD(as_decided(x, "pad"), tuple(pad))
     axes = {x.dim() - 1 - at: sizes for at, sizes in enumerate(pairs) if any(sizes)}
     return copies("pad", x, {a: _around(mode, x.shape[a], *s) for a, s in axes.items()})
 
@@ -168,24 +164,21 @@ def _line(n: int, m: int, corners: bool) -> Line:
     return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole)
 
 
-class Interpolate(TensorOperation):
+def _interpolated(x: Value, down: Line, across: Line) -> Value:
     """Weighted means of neighbours in an image: exact sums, one rounding."""
+    acc = across.apply(down.apply(x.codes.long(), 2), 3)
+    return narrowed(acc, x.exponent, x.bits, x.shifts, down.whole * across.whole)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, down: Line, across: Line) -> BFPTensor:
-        codes = x.codes
-        ctx.shape, ctx.lines = codes.shape, (down, across)
-        acc = across.apply(down.apply(codes.long(), 2), 3)
-        divisor = down.whole * across.whole
-        return narrowed(acc, x.exponent, x.bits, x.shifts, divisor)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        down, across = ctx.lines
-        acc = down.back(across.back(g.long(), 3, ctx.shape[3]), 2, ctx.shape[2])
-        divisor = down.whole * across.whole
-        return divided(acc, None, e_g, divisor, 30 + divisor.bit_length()), None, None
+def _interpolated_gradient(call: Call, grad: Value) -> Value:
+    x, down, across = call.arguments
+    g, e_g = grad.resolved()
+    acc = down.back(across.back(g.long(), 3, x.shape[3]), 2, x.shape[2])
+    divisor = down.whole * across.whole
+    return divided(acc, None, e_g, divisor, 30 + divisor.bit_length())
+
+
+INTERPOLATE = Operation("Interpolate", _interpolated, _interpolated_gradient)
 
 
 def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
@@ -201,7 +194,7 @@ def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
             f"found {most}; upsample in two steps"
         )
     down, across = (line.to(x.device) for line in lines)
-    return Interpolate.apply(as_bfp8(x, "interpolate"), down, across)
+    return INTERPOLATE(as_bfp8(x, "interpolate"), down, across)
 
 
 def _nearest(x: BFPTensor, sides: tuple[int, int], exact: bool) -> BFPTensor:

@@ -10,17 +10,14 @@ from torch import Tensor
 from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrent import (
     ONE_SQUARED,
-    Recurrent,
     Values,
     check_sequence,
     check_state,
     looked_up,
+    of_cell,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor, Term, bfp32, combined, requantized
-
-
-class Rnn(Recurrent):
-    """As its base, of `RnnCell`."""
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Term, bfp32, combined, requantized
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,9 @@ class RnnCell:
         return d, d, []
 
 
+RNN = of_cell("Rnn")
+
+
 def rnn(
     x: BFPTensor,
     weight_ih: BFPParameter,
@@ -69,4 +69,4 @@ def rnn(
     """
     check_sequence("RNN", x, weight_ih, weight_hh.shape[1])
     check_state("RNN", state, x)
-    return Rnn.apply(RnnCell(relu), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)
+    return RNN(RnnCell(relu), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)

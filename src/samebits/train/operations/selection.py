@@ -9,30 +9,30 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.addition import EXCLUDING, add
 from samebits.train.operations.broadcast import constant, expand, joint_shape
 from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
-from samebits.train.tensor import FUNCTIONS, BFPTensor, TensorOperation, gradient
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value
 
 
-class Chosen(TensorOperation):
+def _where_true(x: Value, chosen: Tensor) -> tuple[Value, tuple[Tensor]]:
     """The same codes where a mask is true, 0 elsewhere, at the same exponent."""
+    codes, exponent = x.resolved()
+    y = Value(torch.where(chosen, codes, 0), exponent, x.bits, layer_bits=x.layer_bits)
+    return y, (chosen,)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, chosen: Tensor) -> BFPTensor:
-        ctx.save_for_backward(chosen)
-        codes, exponent = x.resolved()
-        y = BFPTensor.wide(torch.where(chosen, codes, 0), exponent, x.layer_bits)
-        y._bits = x._bits
-        return y
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (chosen,) = ctx.saved_tensors
-        return BFPTensor(torch.where(chosen, g, 0), e_g), None
+def _where_true_gradient(call: Call, grad: Value) -> Value:
+    (chosen,) = call.saved
+    g, e_g = grad.resolved()
+    return Value(torch.where(chosen, g, 0), e_g)
+
+
+CHOSEN = Operation("Chosen", _where_true, _where_true_gradient, saves=True)
 
 
 def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:
@@ -59,7 +59,7 @@ def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:
 def _chosen(x: BFPTensor, chosen: Tensor) -> BFPTensor:
     """x with zeros where it is not chosen, at the joint shape."""
     shape = joint_shape("where", x, chosen)
-    return Chosen.apply(expand(x, shape), chosen.to(x.device).expand(shape))
+    return CHOSEN(expand(x, shape), chosen.to(x.device).expand(shape))
 
 
 def _excludes(value: Any) -> bool:

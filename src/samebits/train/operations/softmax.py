@@ -13,60 +13,55 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
+from samebits.train.operation import Call, Operation
 from samebits.train.operations.broadcast import expand, joint_shape
 from samebits.train.operations.indexing import transpose
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPTensor,
-    TensorOperation,
-    bfp32,
-    gradient,
-    gradient_in,
-)
+from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.value import Value, bfp32, gradient_in
 
 MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
 SAVED_BITS = 8
 
 
-class SoftmaxFunction(TensorOperation):
-    """Over the last axis, of the places that are allowed: exponentials by table, one division."""
+def _softmax(x: Value) -> tuple[Value, tuple[Any, ...]]:
+    """Over the last axis, of the places that are allowed: exponentials by table, one division.
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor) -> BFPTensor:
-        """bfp32 of exponent -30; what is saved has 8 bits, every vector with an exponent."""
-        codes, exponent = x.resolved()
-        k = kernels.of(codes)
-        vectors = codes.reshape(-1, codes.shape[-1])
-        allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
-        y = k.softmax(vectors, _of_vectors(exponent, codes.shape), allowed)
-        at = torch.full((1, 1), SOFTMAX_EXPONENT, device=y.device)
-        saved, e_saved = rows.requantize(y, at, (len(y), 1), SAVED_BITS, k=k)
-        ctx.save_for_backward(saved.to(torch.int8))
-        ctx.exponent, ctx.by_rows = e_saved, isinstance(exponent, Tensor)
-        found: Exponent = SOFTMAX_EXPONENT
-        if ctx.by_rows:
-            size = rows.row_size(codes.shape)
-            found = torch.full(size, SOFTMAX_EXPONENT, device=y.device)
-        return BFPTensor.wide(y.view(codes.shape), found, x.layer_bits)
+    bfp32 of exponent -30; what is saved has 8 bits, every vector with an exponent.
+    """
+    codes, exponent = x.resolved()
+    k = kernels.of(codes)
+    vectors = codes.reshape(-1, codes.shape[-1])
+    allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
+    y = k.softmax(vectors, _of_vectors(exponent, codes.shape), allowed)
+    at = torch.full((1, 1), SOFTMAX_EXPONENT, device=y.device)
+    saved, e_saved = rows.requantize(y, at, (len(y), 1), SAVED_BITS, k=k)
+    by_rows = isinstance(exponent, Tensor)
+    found: Exponent = SOFTMAX_EXPONENT
+    if by_rows:
+        found = torch.full(rows.row_size(codes.shape), SOFTMAX_EXPONENT, device=y.device)
+    result = Value(y.view(codes.shape), found, layer_bits=x.layer_bits)
+    return result, (saved.to(torch.int8), (e_saved, by_rows))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere."""
-        g, e_g = gradient(grad)
-        (y,) = ctx.saved_tensors
-        shape = g.shape
-        g16, e_g = gradient_in(16, g, e_g)
-        codes, k = y.long(), kernels.of(y)
-        t = k.softmax_grad(g16.reshape(y.shape), y)
-        own = torch.as_tensor(_of_vectors(e_g, shape), device=g.device).view(-1, 1)
-        t16, e_t = rows.requantize(t, own, (len(y), 1), 16, k=k)
-        acc, exponent = t16 * codes, e_t + 2 * ctx.exponent
-        if ctx.by_rows:
-            return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
-        wide, one = rows.shorten(acc, exponent, (1, 1), k)
-        return BFPTensor(wide.to(torch.int32).view(shape), int(one))
+
+def _softmax_gradient(call: Call, grad: Value) -> Value:
+    """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere."""
+    (g, e_g), (y, (e_y, by_rows)) = grad.resolved(), call.saved
+    shape = g.shape
+    g16, e_g = gradient_in(16, g, e_g)
+    codes, k = y.long(), kernels.of(y)
+    t = k.softmax_grad(g16.reshape(y.shape), y)
+    own = torch.as_tensor(_of_vectors(e_g, shape), device=g.device).view(-1, 1)
+    t16, e_t = rows.requantize(t, own, (len(y), 1), 16, k=k)
+    acc, exponent = t16 * codes, e_t + 2 * e_y
+    if by_rows:
+        return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
+    wide, one = rows.shorten(acc, exponent, (1, 1), k)
+    return Value(wide.to(torch.int32).view(shape), int(one))
+
+
+SOFTMAX = Operation("Softmax", _softmax, _softmax_gradient, saves=True)
 
 
 def _of_vectors(exponent: Exponent, shape: torch.Size) -> Exponent:
@@ -92,10 +87,10 @@ def softmax(
     if allowed is None:
         x = _undecided(x, "softmax")
     if dim == x.dim() - 1:
-        return SoftmaxFunction.apply(x)
+        return SOFTMAX(x)
     if allowed is not None:
         raise UnsupportedError("softmax: expected the last axis of masked values, found another")
-    return transpose(SoftmaxFunction.apply(transpose(x, dim, -1)), dim, -1)
+    return transpose(SOFTMAX(transpose(x, dim, -1)), dim, -1)
 
 
 def _checked(what: str, x: BFPTensor, dim: int | None, dtype: torch.dtype | None) -> int:
@@ -111,7 +106,7 @@ def _checked(what: str, x: BFPTensor, dim: int | None, dtype: torch.dtype | None
         raise UnsupportedError(
             f"{what}: expected at most {MAX_CLASSES} places, found {x.shape[axis]}"
         )
-    if isinstance(x, LogProbabilities) and x.along != axis:
+    if isinstance(x, BFPTensor) and x.along not in (None, axis):
         raise UnsupportedError(
             f"{what}: expected the axis {x.along} of these log-probabilities, found {axis}; give "
             "it the logits"
@@ -119,16 +114,12 @@ def _checked(what: str, x: BFPTensor, dim: int | None, dtype: torch.dtype | None
     return axis
 
 
-class LogSoftmax(TensorOperation):
+def _log_softmax(x: Value, along: int) -> Value:
     """The same logits, of which differences along an axis count from here on (6.6)."""
+    return LogProbabilities.of(x, along)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, along: int) -> BFPTensor:
-        return LogProbabilities.of(x, along)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return BFPTensor(*gradient(grad)), None
+LOG_SOFTMAX = Operation("LogSoftmax", _log_softmax, lambda call, grad: grad)
 
 
 def log_softmax(
@@ -143,12 +134,12 @@ def log_softmax(
     UnsupportedError as `softmax`, and for masked values.
     """
     axis = _checked("log_softmax", x, dim, dtype)
-    return LogSoftmax.apply(as_bfp(x, "log_softmax"), axis)
+    return LOG_SOFTMAX(as_bfp(x, "log_softmax"), axis)
 
 
 def exponential(x: BFPTensor) -> BFPTensor:
     """The softmax that log-probabilities are the logarithm of. UnsupportedError for others."""
-    if not isinstance(x, LogProbabilities):
+    if x.along is None:
         raise UnsupportedError(
             "exp of BFP tensors: expected what log_softmax gives, found another tensor; use an "
             "activation, or softmax"
@@ -156,19 +147,17 @@ def exponential(x: BFPTensor) -> BFPTensor:
     return softmax(x, x.along)
 
 
-class Masked(TensorOperation):
+def _masked(x: Value, allowed: Tensor) -> tuple[Value, tuple[Tensor]]:
     """The same codes, of which some no longer count; their gradient is 0."""
+    return x.masked(allowed), (allowed,)
 
-    @staticmethod
-    def forward(ctx: Any, x: BFPTensor, allowed: Tensor) -> BFPTensor:
-        ctx.save_for_backward(allowed)
-        return x.masked(allowed)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        g, e_g = gradient(grad)
-        (allowed,) = ctx.saved_tensors
-        return BFPTensor(torch.where(allowed, g, 0), e_g), None
+def _masked_gradient(call: Call, grad: Value) -> Value:
+    (g, e_g), (allowed,) = grad.resolved(), call.saved
+    return Value(torch.where(allowed, g, 0), e_g)
+
+
+MASKED = Operation("Masked", _masked, _masked_gradient, saves=True)
 
 
 def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
@@ -181,18 +170,17 @@ def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:
         raise UnsupportedError(f"mask: expected a bool tensor, found {allowed.dtype}")
     shape = joint_shape("mask", x, allowed)
     if x.allowed is None:
-        plain = x.sums is None or isinstance(x, LogProbabilities)
+        plain = x.sums is None or x.along is not None
         x = (as_decided if plain else as_bfp)(x, "mask")
     if shape != x.shape:
         x = expand(x, shape)
-    return Masked.apply(x, allowed.to(x.device).expand(shape))
+    return MASKED(x, allowed.to(x.device).expand(shape))
 
 
 def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     """x as bfp8 or bfp32; the sums of a Linear or Conv2d have no width yet (14.3)."""
     x = as_bfp(x, where)
-    wide = isinstance(x, LogProbabilities) or x.is_open
-    return x if wide else as_decided(x, where)
+    return x if x.along is not None or x.is_open else as_decided(x, where)
 
 
 FUNCTIONS.update(

@@ -16,6 +16,7 @@ from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair, pair
 from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent, along_channels
 from samebits.spec import formats
+from samebits.train.operation import Call, Operation, is_wanted
 from samebits.train.operations.linear import as_kernel, check_parameters, sums_of
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines
@@ -28,73 +29,56 @@ from samebits.train.operations.products import (
     of_weight,
 )
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.tensor import (
-    FUNCTIONS,
-    BFPParameter,
-    BFPTensor,
-    TensorOperation,
-    as_gradient,
-    gradient,
-    gradient_in,
-    is_wanted,
-    requantized,
-)
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import Value, Weight, as_gradient, gradient_in, requantized
 
 
-class TransposedProducts(TensorOperation):
+def _transposed_products(
+    x: Value, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
+) -> Value:
     """Sums of x * weight where a Conv2d of the output would multiply them, + bias.
 
     x is bfp8, the weight [i, o / groups, kh, kw] its codes W (int8), the bias its joint value J;
     the result is the exact sum, which its use rounds once, to bfp8 or bfp32.
+    [n, i, oh, ow] -> [n, o, h, w], of the shape of the Conv2d that goes back.
     """
+    check_kind(x, weight)
+    codes, e_x, up = x.shifted()
+    sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
+    return Value.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w))
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: BFPTensor,
-        weight: BFPParameter,
-        bias: BFPParameter | None,
-        shape: ConvShape,
-        peaks: ChannelPeaks | None = None,
-    ) -> BFPTensor:
-        """[n, i, oh, ow] -> [n, o, h, w], of the shape of the Conv2d that goes back."""
-        check_kind(x, weight)
-        codes, e_x, up = x.shifted()
-        ctx.save_for_backward(codes, weight.parts[0][0])
-        ctx.exponents, ctx.shifts = (e_x, weight.parts[0][1]), up
-        ctx.shape, ctx.bits = shape, weight.widths.gradients
-        sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
-        return BFPTensor.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w), codes)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
-        g, e_g = gradient(grad)
-        x, w = ctx.saved_tensors
-        (e_x, e_w), shape = ctx.exponents, ctx.shape
-        k = kernels.of(g)
-        dx = dw = db = None
-        if ctx.needs_input_grad[0] and is_wanted("input"):
-            h, exponent = gradient_in(ctx.bits, g, e_g)
-            acc = by_digits(h, lambda digit: k.conv(digit, as_kernel(w), shape)[0])
-            part = requantized(acc, exponent + by_output(e_w, 4), ctx.bits)
-            dx = BFPTensor(*as_gradient(part))
-        if ctx.needs_input_grad[1] and is_wanted("weight"):
-            t, exponent = for_weight(g, e_g, e_x)
-            rows = x.to(torch.int16)
-            acc = by_digits(t, lambda digit: k.conv_weight_grad(rows, digit, shape)[0])
-            own = _of_weights(exponent, ctx.shifts, shape)
-            dw = of_weight(acc, k.largest_of(acc), w, own)
-        if ctx.needs_input_grad[2] and is_wanted("weight"):
-            db = bias_gradient(g, e_g)
-        return dx, dw, db, None, None
+def _transposed_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+    """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
+    x, weight, _, shape, _ = call.arguments
+    (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
+    k, bits = kernels.of(g), weight.widths.gradients
+    dx = dw = db = None
+    if call.wanted[0] and is_wanted("input"):
+        h, exponent = gradient_in(bits, g, e_g)
+        acc = by_digits(h, lambda digit: k.conv(digit, as_kernel(w), shape)[0])
+        part = requantized(acc, exponent + by_output(e_w, 4), bits)
+        dx = Value(*as_gradient(part))
+    if call.wanted[1] and is_wanted("weight"):
+        t, exponent = for_weight(g, e_g, e_x)
+        rows = codes.to(torch.int16)
+        acc = by_digits(t, lambda digit: k.conv_weight_grad(rows, digit, shape)[0])
+        dw = of_weight(acc, k.largest_of(acc), w, _of_weights(exponent, up, shape))
+    if call.wanted[2] and is_wanted("weight"):
+        db = bias_gradient(g, e_g)
+    return dx, dw, db
+
+
+TRANSPOSED_PRODUCTS = Operation(
+    "TransposedProducts", _transposed_products, _transposed_gradient, reads=("x", "w")
+)
 
 
 def exact_sums(
     x: Tensor,
     e_x: Exponent,
-    weight: BFPParameter,
-    bias: BFPParameter | None,
+    weight: Weight,
+    bias: Weight | None,
     shape: ConvShape,
     shifts: Tensor | None,
 ) -> tuple[Tensor, int, Exponent]:
@@ -194,7 +178,7 @@ def conv_transpose2d(
             "shards"
         )
     shape = conv_shape(y, size, stride, padding, dilation, groups)
-    return TransposedProducts.apply(as_bfp8(x, "conv_transpose2d"), weight, bias, shape, peaks)
+    return TRANSPOSED_PRODUCTS(as_bfp8(x, "conv_transpose2d"), weight, bias, shape, peaks)
 
 
 def _conv_transpose2d(

@@ -22,9 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from samebits.errors import CheckpointError
 from samebits.train.architectures import ARCHITECTURES, Shape
+from samebits.train.operation import Operation, interpreting
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Engine
-from samebits.train.tensor import TensorOperation, interpreting
+from samebits.train.value import Value
 
 SAMPLES = 2  # of the forward pass
 KEY = "network_sha256"  # of a run's record
@@ -64,9 +65,9 @@ def _operations(engine: Engine, x: Tensor, numerics: str) -> list[Any] | None:
     """
     heard: list[Any] = []
 
-    def compute(operation: type[TensorOperation], *arguments: Any) -> Any:
-        heard.append((operation.word(), _plain(arguments)))
-        return operation.compute(*arguments)
+    def compute(operation: Operation, *arguments: Any) -> Any:
+        heard.append((operation.name, _plain(arguments)))
+        return operation.output(*arguments)
 
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
@@ -104,7 +105,7 @@ def _plain(value: Any) -> Any:
     """Constants as they are, tensors by their sizes, other objects by their class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | Value):
         return list(value.shape)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

@@ -1,0 +1,253 @@
+"""Records of training operations, and the one autograd function that computes any of them.
+
+An operation is told once: its forward pass, its gradient, and what the gradient reads. Everything
+else asks the record: autograd (here), deployment, plans, and traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from samebits.train.eager import require_eager
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import Value, Weight
+
+Reads = Literal["x", "w", "y"] | int
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation of training over values.
+
+    name:     in messages, frozen exponents and exported graphs: "MaxPool"
+    forward:  (*arguments) -> the output: a Value, a real tensor, or a tuple of values; with
+              `saves`, a pair of it and a tuple of what else the gradient needs. Arguments that are
+              BFP tensors are given as values, parameters as weights.
+    gradient: (call, gradient of the output, ...) -> the gradients of the arguments in their order,
+              a tuple that may end early, or that of the first alone. Gradients of values have one
+              part; of an output that nobody used it is None. None: there is none.
+    reads:    what the gradient reads of the call: "x" the codes of values among the arguments (or
+              of those at some places, by number), "w" those of weights (by number: with their
+              delayed updates), "y" those of the output. All else of values that it may ask for is
+              their shape.
+    saves:    whether `forward` gives more to keep
+    apart:    whether the gradient takes contributions apart, and hands them on so
+    """
+
+    name: str
+    forward: Callable[..., Any]
+    gradient: Callable[..., Any] | None = None
+    reads: tuple[Reads, ...] = ()
+    saves: bool = False
+    apart: bool = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Compute in the training arithmetic, of which autograd hears where a gradient is wanted,
+        or as the interpreter of this context says.
+        """
+        require_eager()
+        interpreter = _INTERPRETER.get()
+        if interpreter is not None:
+            return given_out(interpreter(self, *(taken_in(a) for a in arguments)))
+        if torch.is_grad_enabled() and any(
+            isinstance(a, Tensor) and a.requires_grad for a in arguments
+        ):
+            return Recorded.apply(self, *arguments)  # type: ignore[no-untyped-call]
+        return given_out(self.output(*(taken_in(a) for a in arguments)))
+
+    def output(self, *arguments: Any) -> Any:
+        """The output of values and weights, in the training arithmetic."""
+        return self.run(arguments)[0]
+
+    def run(self, arguments: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
+        """The output of values and weights, and what else the gradient needs."""
+        found = self.forward(*arguments)
+        return found if self.saves else (found, ())
+
+    def gradients(self, call: Call, given: Sequence[Any]) -> tuple[Any, ...]:
+        """The gradients of all arguments, from those of the outputs (values, real, or None)."""
+        count = len(call.arguments)
+        if self.gradient is None or all(g is None for g in given):
+            return (None,) * count
+        found = self.gradient(call, *given)
+        several = found if isinstance(found, tuple) else (found,)
+        return (*several, *[None] * (count - len(several)))
+
+    def __repr__(self) -> str:
+        return f"Operation({self.name})"
+
+
+@dataclass(slots=True)
+class Call:
+    """What a gradient has of a call: arguments, output, what was saved, and what is wanted.
+
+    Values whose codes the operation's gradient does not read have none; plain tensors are None.
+    """
+
+    arguments: tuple[Any, ...]
+    output: Any
+    saved: tuple[Any, ...]
+    wanted: Sequence[bool] = ()
+
+
+class Recorded(torch.autograd.Function):
+    """The autograd function of every operation."""
+
+    @staticmethod
+    def forward(ctx: Any, operation: Operation, *arguments: Any) -> Any:
+        """Compute, and keep what the gradient reads."""
+        ctx.set_materialize_grads(False)
+        given = tuple(taken_in(a) for a in arguments)
+        output, saved = operation.run(given)
+        held = _Held()
+        kept = tuple(held.argument(*a, operation.reads) for a in enumerate(given))
+        own = held.output(output) if "y" in operation.reads else None
+        ctx.call = Call(kept, own, tuple(held.tensor(t) for t in saved))
+        ctx.operation, ctx.real = operation, isinstance(output, Tensor)
+        ctx.save_for_backward(*held.tensors)
+        return given_out(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """The gradients that the operation's record says."""
+        operation, call, tensors = ctx.operation, ctx.call, iter(ctx.saved_tensors)
+        again = Call(
+            tuple(_whole(a, tensors) for a in call.arguments),
+            _whole(call.output, tensors),
+            tuple(_whole(t, tensors) for t in call.saved),
+            ctx.needs_input_grad[1:],
+        )
+        given = [g if ctx.real else _arriving(g, operation.apart) for g in grads]
+        return None, *(given_out(g) for g in operation.gradients(again, given))
+
+
+def taken_in(argument: Any) -> Any:
+    """An argument as operations take it: the value of a BFP tensor, all else as it is."""
+    return argument.value if isinstance(argument, BFPTensor) else argument
+
+
+def given_out(found: Any) -> Any:
+    """What an operation gave, as the user of autograd sees it: BFP tensors for values."""
+    if isinstance(found, tuple):
+        return tuple(given_out(each) for each in found)
+    return BFPTensor.of(found) if isinstance(found, Value) else found
+
+
+def _arriving(grad: Tensor | None, apart: bool) -> Value | None:
+    """The gradient of a value as an operation takes it: its parts summed, or apart.
+
+    The sum takes the place of the parts, whose memory is free then: nothing is added to it any
+    more. Raises TypeError for a float.
+    """
+    if grad is None:
+        return None
+    if not isinstance(grad, BFPTensor):
+        raise TypeError(
+            "expected a BFP gradient, found a float tensor: use samebits.train losses and layers"
+        )
+    if not apart:
+        grad.value = grad.value.summed()
+    return grad.value
+
+
+# --- what autograd keeps between the passes ---------------------------------------------------
+
+
+class _Held:
+    """Tensors that autograd keeps, and watches for changes in place, out of a call.
+
+    A marker, or a value without codes, stands for each in the call.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+
+    def tensor(self, found: Any) -> Any:
+        """What stands for a tensor; all else as it is."""
+        if not isinstance(found, Tensor):
+            return found
+        self.tensors.append(found)
+        return _TENSOR
+
+    def argument(self, place: int, argument: Any, reads: Sequence[Reads]) -> Any:
+        """What stands for an argument whose codes may be read."""
+        if isinstance(argument, Tensor):
+            return None  # what a gradient needs of it, the operation saves
+        if not isinstance(argument, Value):
+            return argument
+        kind: Reads = "w" if isinstance(argument, Weight) else "x"
+        if kind not in reads and place not in reads:
+            return argument.used_up()
+        return self.output(argument, place in reads)
+
+    def output(self, value: Any, joint: bool = True) -> Any:
+        """What stands for a value whose codes are read; joint: and the delayed updates."""
+        if isinstance(value, tuple):
+            return tuple(self.output(each) for each in value)
+        frame, tensors = value.without_tensors(joint)
+        self.tensors.extend(tensors)
+        return frame
+
+
+_TENSOR = object()
+
+
+def _whole(kept: Any, tensors: Iterator[Tensor]) -> Any:
+    """What `_Held` put something in the place of, in the same order."""
+    if kept is _TENSOR:
+        return next(tensors)
+    if isinstance(kept, Value) and kept.is_frame:
+        return kept.with_tensors(tensors)
+    if isinstance(kept, tuple) and any(isinstance(each, Value) for each in kept):
+        return tuple(_whole(each, tensors) for each in kept)
+    return kept
+
+
+# --- who computes -----------------------------------------------------------------------------
+
+Interpreter = Callable[..., Any]  # (operation, *its arguments as values) -> values
+_INTERPRETER: ContextVar[Interpreter | None] = ContextVar("interpreter", default=None)
+
+
+@contextlib.contextmanager
+def interpreting(interpreter: Interpreter) -> Iterator[None]:
+    """Give every operation inside a with block to `interpreter` (deployment does)."""
+    token = _INTERPRETER.set(interpreter)
+    try:
+        yield
+    finally:
+        _INTERPRETER.reset(token)
+
+
+def is_interpreted() -> bool:
+    """Whether operations compute something else than the training arithmetic (deployment does)."""
+    return _INTERPRETER.get() is not None
+
+
+Side = Literal["input", "weight"]
+_SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
+
+
+@contextlib.contextmanager
+def backward_side(side: Side) -> Iterator[None]:
+    """Let backward passes of products inside a with block compute one of their gradients only.
+
+    `torch.autograd.grad` does not tell a Python function which gradients it was asked for.
+    """
+    token = _SIDE.set(side)
+    try:
+        yield
+    finally:
+        _SIDE.reset(token)
+
+
+def is_wanted(side: Side) -> bool:
+    """Whether a backward pass shall compute this side's gradient."""
+    return _SIDE.get() in (None, side)
