@@ -7,6 +7,7 @@ import random
 
 import torch
 
+import drawn
 from compare import assert_same
 from samebits.kernels import rows
 from samebits.spec.formats import CODE_MAX
@@ -17,6 +18,7 @@ from samebits.train.value import same_parts
 TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
 
+@drawn.once
 def codes(shape, bits, seed, dtype=None):
     """Integers of all magnitudes up to the largest of `bits`, some of them 0."""
     rng = random.Random(f"{seed} {shape} {bits}")

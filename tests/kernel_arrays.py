@@ -8,11 +8,13 @@ import random
 import torch
 
 import compare
+import drawn
 
 DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 LARGE = 16384  # elements from which the native kernels use several threads
 
 
+@drawn.once
 def spread(count: int, limit: int, seed: int) -> list[int]:
     """Integers of every magnitude up to `limit`, with ties for every right shift, and the ends."""
     rng = random.Random(seed)
@@ -36,6 +38,7 @@ def tensor(values, bits: int, shape=None) -> torch.Tensor:
     return out if shape is None else out.view(shape)
 
 
+@drawn.once
 def codes(shape, limit: int, bits: int, seed: int) -> torch.Tensor:
     return tensor(spread(math.prod(shape), limit, seed), bits, shape)
 

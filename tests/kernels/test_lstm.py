@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import compare
+import drawn
 from samebits.kernels.eager import Eager
+from samebits.kernels.protocol import CellStep
 from samebits.spec.formats import Q16, Q32, scaled
 from samebits.train.operations.recurrent import tables
 
@@ -18,6 +20,7 @@ SIGMOID, TANH = tables("cpu").tolist()
 Q = 32767
 
 
+@drawn.once
 def integers(count: int, low: int, high: int, seed: object) -> list[int]:
     """Ends, zeros and integers of every magnitude in [low, high]."""
     rng = random.Random(str(seed))
@@ -33,6 +36,7 @@ def rows(values: list[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype).view(ROWS, -1)
 
 
+@drawn.once
 def gate_values(seed: object) -> list[int]:
     """[N, 4H]: i, f and o in [0, 32767], g in both signs."""
     columns = []
@@ -41,6 +45,10 @@ def gate_values(seed: object) -> list[int]:
             low = -Q if gate == 2 else 0
             columns += integers(UNITS, low, Q, (seed, r, gate))
     return columns
+
+
+def cell(gates: list[int], c: list[int], shift: int) -> CellStep:
+    return CellStep(rows(gates, torch.int16), rows(c, torch.int16), shift, tables("cpu"))
 
 
 def sat(value: int, limit: int) -> int:
@@ -134,7 +142,7 @@ def test_hidden(k, shift) -> None:
     gates, c = gate_values("gates"), integers(STATES, -Q16, Q16, "c")
     pairs = zip(split(gates)[3], tanh_of(c, shift), strict=True)
     expected = [sat(scaled(o * u, -23), 127) for o, u in pairs]
-    found = k.lstm_hidden(rows(gates, torch.int16), rows(c, torch.int16), shift, tables("cpu"))
+    found = k.lstm_hidden(cell(gates, c, shift))
     assert found.dtype == torch.int8
     same(found, expected)
 
@@ -167,13 +175,13 @@ def test_state_grad_sum(k, shift, shifts) -> None:
     expected = [
         scaled(a * b * (2**30 - t * t), shifts[0]) for a, b, t in zip(dh, o, u, strict=True)
     ]
-    own = (rows(dh, torch.int16), rows(gates, torch.int16), rows(c, torch.int16))
-    same_acc(k.lstm_state_grad_sum(*own, shift, tables("cpu"), None, shifts), expected)
+    own = rows(dh, torch.int16), cell(gates, c, shift)
+    same_acc(k.lstm_state_grad_sum(*own, None, shifts), expected)
     expected = [
         e + scaled(a * f, shifts[1]) for e, a, f in zip(expected, dc, split(after)[1], strict=True)
     ]
     later = (rows(dc, torch.int16), rows(after, torch.int16))
-    same_acc(k.lstm_state_grad_sum(*own, shift, tables("cpu"), later, shifts), expected)
+    same_acc(k.lstm_state_grad_sum(*own, later, shifts), expected)
 
 
 @pytest.mark.parametrize("shift", SHIFTS_OF_C)
@@ -190,6 +198,6 @@ def test_gate_grads(k, shift, shifts, started) -> None:
         parts[1].append(scaled(d_c * p * (f * (2**15 - f)), shifts[1]))
         parts[2].append(scaled(d_c * i * (2**30 - g * g), shifts[2]))
         parts[3].append(scaled(d_h * u * (o * (2**15 - o)), shifts[3]))
-    own = [rows(v, torch.int16) for v in (dh, dc, gates, c)]
+    own = *(rows(v, torch.int16) for v in (dh, dc)), cell(gates, c, shift)
     last = rows(before, torch.int16) if started else None
-    same_acc(k.lstm_gate_grads(*own, shift, tables("cpu"), last, shifts), join(parts))
+    same_acc(k.lstm_gate_grads(*own, last, shifts), join(parts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import ctypes
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -15,14 +17,22 @@ from torch import Tensor
 
 import samebits
 from samebits.errors import InputError
-from samebits.kernels import build, memory, native
+from samebits.kernels import (
+    build,
+    library,
+    memory,
+    native,
+    native_lstm,
+    native_update,
+    native_vectors,
+)
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import Window, conv_shape
 from samebits.kernels.memory import I8, I16, I32, I64, pointer, word_pointer
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.native import Native
-from samebits.kernels.protocol import Gradient, Kernels, SGDTerms, Term
+from samebits.kernels.protocol import CellStep, Gradient, Kernels, SGDTerms, Term
 
 ROOMS = ("kernels", "train", "numerics")
 OPERATIONS = {
@@ -71,6 +81,10 @@ def adam_terms() -> AdamTerms:
 
 def update(*shape: int) -> Update:
     return Update(moments(*shape), 32768, -78, Draw(1, 2, 3))
+
+
+def cell() -> CellStep:
+    return CellStep(codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE))
 
 
 CONV = conv_shape((2, 3, 5, 5), (4, 3, 3, 3))
@@ -154,15 +168,13 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
             codes(I16, *TABLE),
         ),
         "lstm_state_sum": lambda: (codes(I16, *GATES), codes(I16, *CELL), (-3, -4)),
-        "lstm_hidden": lambda: (codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE)),
+        "lstm_hidden": lambda: (cell(),),
         "lstm_hidden_grad_sum": lambda: (codes(I16, *CELL), codes(I64, *CELL), (0, -1)),
         "lstm_state_grad_sum": lambda: (
-            *(codes(I16, *CELL), codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE)),
-            *((codes(I16, *CELL), codes(I16, *GATES)), (-9, -9)),
+            *(codes(I16, *CELL), cell(), (codes(I16, *CELL), codes(I16, *GATES)), (-9, -9)),
         ),
         "lstm_gate_grads": lambda: (
-            *(codes(I16, *CELL), codes(I16, *CELL), codes(I16, *GATES), codes(I16, *CELL), 1),
-            *(codes(I16, *TABLE), codes(I16, *CELL), (-9, -9, -9, -9)),
+            *(codes(I16, *CELL), codes(I16, *CELL), cell(), codes(I16, *CELL), (-9, -9, -9, -9)),
         ),
     }.items()
 }
@@ -219,9 +231,9 @@ class NoC:
 @pytest.fixture
 def watched(monkeypatch) -> tuple[Native, list[str]]:
     """The native kernels without a library, and the functions of C that they have called."""
-    library = NoC()
-    monkeypatch.setattr(native, "load", lambda arch: library)
-    return Native(), library.calls
+    empty = NoC()
+    monkeypatch.setattr(native, "load", lambda arch: empty)
+    return Native(), empty.calls
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +270,80 @@ def test_these_operands_are_taken_by_c(watched, real, name):
     if expected is not None:  # `sgd` of torch: has none
         for a, b in zip(tensors([found, given]), tensors([expected, alike]), strict=True):
             assert torch.equal(a.long(), b.long())
+
+
+KINDS = {
+    "int8_t": {I8}, "int16_t": {I16}, "int32_t": {I32}, "int64_t": {I64}, "double": {memory.F64},
+    "uint8_t": {memory.U8, memory.BOOL}, "uint32_t": {I32}, "uint64_t": {I64},
+    "void": set(memory.INTEGERS),
+}  # fmt: skip
+STRUCTS = ("Conv", "Pool", "Addend", "Terms", "Draw", "Update", "AdamTerms")
+
+
+def fits(kind: str, value, given: dict[int, torch.dtype]) -> bool:
+    """Whether a value is what C declares: a number, or a place where there is this type.
+
+    given: the type of what lies at every address
+    """
+    own, star, _ = kind.partition("*")
+    if value is None:
+        return star == "*"
+    if isinstance(value, int | float):
+        return given.get(value) in (KINDS[own] if star else {None})
+    made = getattr(value, "_obj", value)  # of `byref`
+    element = made._type_ if isinstance(made, ctypes.Array) else type(made)
+    return issubclass(element, library.ctype(own))
+
+
+@pytest.fixture
+def declared(monkeypatch) -> Native:
+    """The native kernels with a library that takes only what C declares, and does nothing."""
+    given = {}
+    real = {name: library.struct(name) for name in STRUCTS}  # before it is replaced within it
+
+    def check(what: str, kinds: list[str], values: tuple) -> None:
+        assert len(values) == len(kinds), what
+        wrong = [pair for pair in zip(kinds, values, strict=True) if not fits(*pair, given)]
+        assert not wrong, f"{what}: {wrong}"
+
+    class Library:
+        def __getattr__(self, name):
+            _, kinds = library.functions()[name]
+            return lambda *values: check(name, kinds, values) or 1
+
+    @functools.cache
+    def struct(name):
+        class Checked(real[name]):
+            def __init__(self, *values):
+                check(name, [kind for _, kind in library.fields(name)], values)
+                super().__init__(*values)
+
+        return Checked
+
+    def noted(give):
+        def place(v, *arguments):
+            if (address := give(v, *arguments)) is not None:
+                given[address] = v.dtype
+            return address
+
+        return place
+
+    monkeypatch.setattr(library, "struct", struct)
+    monkeypatch.setattr(library, "conv_struct", library.conv_struct.__wrapped__)
+    monkeypatch.setattr(native, "conv_struct", library.conv_struct)
+    monkeypatch.setattr(native, "load", lambda arch: Library())
+    for room in (library, native, native_lstm, native_update, native_vectors):
+        for name in {"pointer", "word_pointer"} & set(vars(room)):
+            monkeypatch.setattr(room, name, noted(getattr(memory, name)))
+    return Native()
+
+
+@pytest.mark.parametrize("name", IN_C)
+def test_c_is_given_what_it_declares(declared, name):
+    """Numbers and addresses of every call, and what lies there, against the text of the C."""
+    operation, make = IN_C[name]
+    with contextlib.suppress(MemoryError):
+        getattr(declared, operation)(*make())
 
 
 def short(v: Tensor) -> Tensor:

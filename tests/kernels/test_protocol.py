@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_realisation_has_the_operations_of_the_protocol(kind):
     assert public(kind) == set(OPERATIONS)
 
 
-@pytest.mark.parametrize("kind", [Eager, Native])
+@pytest.mark.parametrize("kind", [Eager, Compiled, Native])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_parameters_and_results_are_those_of_the_protocol(kind, name):
     """mypy sees names, types and defaults; here is what it must not be told to ignore."""
@@ -103,6 +104,28 @@ def test_c_functions_refuse_a_wrong_call():
         functions.samebits_max_i32(v.data_ptr(), 2)
     with pytest.raises(Exception, match="argument 2"):
         functions.samebits_max_i32(v.data_ptr(), 2.5, 1)
+
+
+def test_signatures_are_read_from_c():
+    functions = library.functions()
+    texts = [
+        path.read_text(encoding="utf-8") for path in Path(library.__file__).parent.glob("*.py")
+    ]
+    called = set(re.findall(r"\bc\.(samebits_\w+)", "".join(texts).replace("self._c", "c")))
+    assert len(called) > 40
+    assert called <= set(functions)
+    # One that is defined whole, and one by a macro.
+    assert functions["samebits_reach"] == ("int64_t", ["int8_t*", "int64_t", "int64_t", "int64_t"])
+    scale = ["int32_t*", "int64_t", "int64_t", "int8_t*", "int"]
+    assert functions["samebits_scale_i32_i8"] == ("void", scale)
+    addend = [("codes", "void*"), ("width", "int64_t"), ("by", "int64_t")]
+    assert library.fields("Addend") == addend
+
+
+@pytest.mark.parametrize("text", ["int64_t sizes[2]", "unsigned int n", "int32_t **rows", ""])
+def test_other_declarations_are_refused(text):
+    with pytest.raises(ValueError, match="expected one type and plain names, found"):
+        library.declared(text)
 
 
 def test_the_example_of_a_lazy_update():

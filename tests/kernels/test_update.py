@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import drawn
 from compare import assert_same
 from samebits import kernels
 from samebits.errors import RangeError
@@ -39,6 +40,7 @@ def joints(count: int, top: int, seed: int) -> list[int]:
     return values[:count]
 
 
+@drawn.once
 def state(count: int, top: int, seed: int):
     """(W, A): split joint values, ties also the way an update leaves them (W odd)."""
     codes, delayed = formats.split(joints(count, top, seed))
@@ -59,6 +61,7 @@ def int16(values):
     return torch.tensor(values, dtype=torch.int16)
 
 
+@drawn.once
 def directions(count: int, seed: int, low: int = 1) -> list[int]:
     """e6m9 codes: the ends of every field, zeros, and random ones of fields from `low`."""
     rng = random.Random(seed)
@@ -75,6 +78,7 @@ COEFFICIENTS = [32768, 65535, 52429]
 SIZES = [1, 5, 300]
 
 
+@drawn.once
 def words_of(draw, count: int, kind: str = "update", shape: tuple[int, ...] | None = None):
     """The random bits of a draw by the definition, or None."""
     if draw is None:
@@ -472,6 +476,7 @@ def test_sizes_around_the_threading_threshold(k, count, threads):
 SHAPES = [(1, 1), (5, 3), (3, 40), (9, 1), (2, 3, 2, 2)]
 
 
+@drawn.once
 def rows_of(shape, seed: int):
     """(W, A, e_W) with rows of very different sizes, one of them all zeros."""
     rng, size = random.Random(seed), math.prod(shape[1:])
@@ -485,6 +490,7 @@ def rows_of(shape, seed: int):
     return codes, delayed, tuple(exponents)
 
 
+@drawn.once
 def row_directions(shape, seed: int) -> list[int]:
     """Codes of which some rows are all zeros, and some small."""
     rng, size = random.Random(seed), math.prod(shape[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -78,20 +79,30 @@ def test_normalized_of_equal_codes(k):
         same_codes(found, ([0] * 12, -128), flat(z))
 
 
+@functools.cache
+def affine_case(shape, width: int, by: int):
+    """x, m, and for every b the sums."""
+    x = codes(shape, formats.CODE_MAX[width], width, 5)
+    d = shape[-1]
+    m, b = spread(max(d, 8), (1 << 23) - 1, 6)[:d], spread(max(d, 8), 1 << 59, 7)[:d]
+    scaled = [
+        [formats.scaled(v * factor, by) for v, factor in zip(row, m, strict=True)]
+        for row in rows_of(x)
+    ]
+    sums = [
+        (offset, [v + o for row in scaled for v, o in zip(row, offset or [0] * d, strict=True)])
+        for offset in (None, b, [0] * d)
+    ]
+    return x, m, sums
+
+
 @sizes
 @parametrize("width", [16, 32])
 @parametrize("bits", [6, 8, 16])
 @parametrize("by", [0, 3, -1, -20, -70])
 def test_column_affine(k, shape, width, bits, by, threads):
-    x = codes(shape, formats.CODE_MAX[width], width, 5)
-    d = shape[-1]
-    m, b = spread(max(d, 8), (1 << 23) - 1, 6)[:d], spread(max(d, 8), 1 << 59, 7)[:d]
-    for offset in (None, b, [0] * d):
-        acc = [
-            formats.scaled(v * m[i], by) + (offset or [0] * d)[i]
-            for row in rows_of(x)
-            for i, v in enumerate(row)
-        ]
+    x, m, sums = affine_case(shape, width, by)
+    for offset, acc in sums:
         expected = formats.requantize(acc, -40, bits)
         for v in layouts(x):
             added = None if offset is None else tensor(offset, 64)
@@ -130,8 +141,9 @@ def test_grad_of_the_longest_rows(k):
     for sign in (1, -1):
         h = torch.full((1, d), sign * Q16, dtype=torch.int16)
         x = torch.full((1, d), Q8, dtype=torch.int8)
-        acc = [d * sign * Q16 - sign * d * Q16 * Q8 * Q8] * d
-        same_codes(k.vector_grad(h, x, False, (0, 0), 0), formats.requantize(acc, 0, 16), acc)
+        acc = [d * sign * Q16 - sign * d * Q16 * Q8 * Q8]
+        code, exponent = formats.requantize(acc, 0, 16)
+        same_codes(k.vector_grad(h, x, False, (0, 0), 0), (code * d, exponent), acc * d)
 
 
 @sizes

@@ -85,7 +85,13 @@ def _chosen(arch: str | None) -> tuple[tuple[str, ...], str, dict[str, str]]:
     command = compiler()
     if shutil.which(command[0]) is None:
         raise BuildError(f"the C compiler {command[0]} is not installed; name another by $CC")
-    return command, arch, flat(["samebits_integer.h", *FILES])
+    return command, arch, sources()
+
+
+@functools.cache
+def sources() -> dict[str, str]:
+    """Texts of the kernels by file name."""
+    return flat(["samebits_integer.h", *FILES])
 
 
 def _name(command: tuple[str, ...], arch: str, texts: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ disk. What is fused shifts tensors only: torch 2.13 computes `1 << n` of an inte
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -28,6 +29,7 @@ def _fused(method: Method[P, T]) -> Method[P, T]:
     """A method of `Eager` compiled together with those that it calls, which need no state."""
     compiled = torch.compile(method, dynamic=True, fullgraph=True)
 
+    @functools.wraps(method)
     def call(_: Eager, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if dynamo.recompile_limit < VARIANTS:  # every thread has its own setting
             dynamo.recompile_limit = VARIANTS

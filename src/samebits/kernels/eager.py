@@ -25,9 +25,12 @@ from samebits.kernels.protocol import (
     HASH_BLOCK,
     HIDDEN_EXPONENT,
     Q_GATE,
+    CellStep,
     Entropy,
+    GateShifts,
     Part,
     SGDTerms,
+    Shifts,
     Sum,
 )
 from samebits.kernels.rows import Exponent
@@ -232,13 +235,7 @@ class Eager(Vectors):
         return self.shorten(acc, self.largest_of(acc), exponent)
 
     def add(
-        self,
-        a: Tensor,
-        ea: Exponent,
-        b: Tensor,
-        eb: Exponent,
-        exponent: Exponent,
-        bits: int = 8,
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
     ) -> Part:
         acc = self._add_scaled(a, ea - exponent, b, eb - exponent)
         return self.requantize(acc, self.largest_of(acc), exponent, bits)
@@ -433,37 +430,25 @@ class Eager(Vectors):
         sigmoid, tanh = lookup
         return torch.cat([sigmoid[i], sigmoid[f], tanh[g], sigmoid[o]], 1)
 
-    def lstm_state_sum(
-        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: Shifts) -> Sum:
         i, f, g, _ = gates.long().chunk(4, 1)
         acc = self.scale(i * g, shifts[1])
         return self._sum(acc if before is None else acc + self.scale(f * before, shifts[0]))
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
-        product = gates.chunk(4, 1)[3].long() * self._state_tanh(c, shift, lookup)
+    def lstm_hidden(self, cell: CellStep) -> Tensor:
+        product = cell.gates.chunk(4, 1)[3].long() * self._state_tanh(cell)
         exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
         return self.saturated(product, exponent, formats.Q8).to(torch.int8)
 
-    def lstm_hidden_grad_sum(
-        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: Shifts) -> Sum:
         acc = self.scale(g, shifts[0])
         return self._sum(acc if back is None else acc + self.scale(back, shifts[1]))
 
     def lstm_state_grad_sum(
-        self,
-        dh: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[Exponent, Exponent],
+        self, dh: Tensor, cell: CellStep, later: tuple[Tensor, Tensor] | None, shifts: Shifts
     ) -> Sum:
         """The derivative of tanh is 1 - u * u, at the exponent -30 of gate values squared."""
-        o = gates.chunk(4, 1)[3].long()
-        u = self._state_tanh(c, shift, lookup)
+        o, u = cell.gates.chunk(4, 1)[3].long(), self._state_tanh(cell)
         acc = self.scale(dh * o * (ONE_SQUARED - u * u), shifts[0])
         if later is not None:
             dc, after = later
@@ -471,20 +456,12 @@ class Eager(Vectors):
         return self._sum(acc)
 
     def lstm_gate_grads(
-        self,
-        dh: Tensor,
-        dc: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        before: Tensor | None,
-        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
+        self, dh: Tensor, dc: Tensor, cell: CellStep, before: Tensor | None, shifts: GateShifts
     ) -> Sum:
         """Derivatives from the gates themselves: s * (1 - s) of a sigmoid, 1 - t * t of tanh."""
-        i, f, g, o = gates.long().chunk(4, 1)
-        u = self._state_tanh(c, shift, lookup)
-        past = torch.zeros_like(c) if before is None else before
+        i, f, g, o = cell.gates.long().chunk(4, 1)
+        u = self._state_tanh(cell)
+        past = torch.zeros_like(cell.c) if before is None else before
         parts = (
             dc * g * (i * (ONE - i)),
             dc * past.long() * (f * (ONE - f)),
@@ -495,9 +472,9 @@ class Eager(Vectors):
             torch.cat([self.scale(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
         )
 
-    def _state_tanh(self, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
+    def _state_tanh(self, cell: CellStep) -> Tensor:
         """u of a cell state, int64 [n, H]."""
-        return lookup[1][self.saturated(c, shift, Q_GATE) + Q_GATE].long()
+        return cell.lookup[1][self.saturated(cell.c, cell.shift, Q_GATE) + Q_GATE].long()
 
     def _sum(self, acc: Tensor) -> Sum:
         return acc, self.largest_of(acc)

@@ -1,7 +1,8 @@
-"""The compiled kernels as ctypes functions: what each takes and returns.
+"""The compiled kernels as ctypes functions: every one is `samebits_<name>` in `csrc/training`.
 
-Tensors go to C as pointers to memory (`memory.pointer`). Every function is `samebits_<name>` of the
-C sources in `csrc/training`.
+What a function takes and which fields a struct has is declared in C alone, and read from its text:
+types of integers, and structs and pointers to any of them. Tensors go to C as pointers to memory
+(`memory.pointer`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import struct
+import re
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
+from struct import pack, unpack
+from types import SimpleNamespace
+from typing import Any
 
 from torch import Tensor
 
@@ -36,174 +40,111 @@ from samebits.spec.formats import EXPONENT_MIN
 from samebits.spec.philox import MASK
 from samebits.spec.training.moments import TOP_FIELD
 
-_CTYPES = {"p": c_void_p, "n": c_int64, "i": c_int, "-": None}
-_TYPES = ("i8", "i16", "i32", "i64")
-SIGNATURES = {  # the result, and the arguments: p a pointer, n int64_t, i int, - none
-    "product": "n ppnnnpi",
-    **dict.fromkeys(("conv", "depthwise", "depthwise_input_grad"), "n ppppi"),
-    "conv_input_grad": "n ppppii",
-    "conv_weight_grad": "n ppippii",
-    "depthwise_weight_grad": "n ppippi",
-    "reach": "n pnnn",
-    **dict.fromkeys((f"max_{a}" for a in _TYPES), "n pni"),
-    **dict.fromkeys((f"scale_{a}_{b}" for a in ("i32", "i64") for b in _TYPES), "- pnnpi"),
-    **dict.fromkeys(("scale_rows_i32", "scale_rows_i64"), "- ppnnnnnnpi"),
-    **dict.fromkeys(("max_rows_i32", "max_rows_i64"), "- pnnnnnnpi"),
-    **dict.fromkeys(("row_ends_i32", "row_ends_i64"), "n ppnnnnnnnnnppi"),
-    "with_bias": "n pnnnppppi",
-    "channel_sum": "- pinnp",
-    "channel_stats": "i pnnpi",
-    "channel_affine": "- pnnppnpi",
-    "channel_grad_sums": "i pipnnpi",
-    "batch_norm_grad": "n pipnnpnpi",
-    "vector_stats": "- pnnpi",
-    "vector_normalized": "- pnnppnnnppi",
-    "column_affine": "n pinnppnnpii",
-    "vector_dots": "- ppnnpi",
-    "vector_grad": "n ppnnpnnnpi",
-    "vector_times": "n pnnpnpi",
-    "relu": "- pnipi",
-    "relu_grad": "- pipnipi",
-    "used": "- pnpi",
-    **dict.fromkeys(("lookup_i8", "lookup_i32"), "- pnppi"),
-    "lookup_grad": "n pipnpnpi",
-    "add_i8": "n ppnnnnpi",
-    "add_grad": "n pnnnpi",
-    "max_pool": "- ppppi",
-    "max_pool_grad": "- ppippi",
-    "entropy": "- pnnnpnppppppp",
-    "softmax": "- pnnpippppi",
-    "softmax_grad": "- ppnnpi",
-    "combine": "n ppnnpi",
-    "sgd": "- pppppnnpi",
-    "adam_tops": "- pnpi",
-    "adam_store": "- ppni",
-    "adam_direction": "n pnnpi",
-    "lazy_update": "- pppnipi",
-    "lazy_resplit": "- pppnni",
-    "lazy_rows": "- pppppnnni",
-    "block_sums": "- pnppi",
-    "lstm_gates": "- pppnnnnnppi",
-    "lstm_state": "n ppnnnnp",
-    "lstm_hidden": "- ppnnnpp",
-    "lstm_hidden_grad": "n pipinnnp",
-    "lstm_state_grad": "n pppnnnpppnnp",
-    "lstm_gate_grads": "n ppppnnnppnnnnp",
+SCALARS: dict[str, Any] = {
+    "int": c_int,
+    "int32_t": c_int32,
+    "int64_t": c_int64,
+    "uint32_t": c_uint32,
+    "double": c_double,
+    "void": None,
 }
+FUNCTION = re.compile(r"\n(void|int|int64_t) (samebits_\w+)\(([^()]*)\) \{")
+IN_A_MACRO = re.compile(r"#define (\w+)\((name, .*?)\).* (\w+ samebits_##name\(.*?\) \{)")
+DECLARATION = re.compile(r"(?:const )?(\w+)\s((?:(?:,\s+)?\*?(?:restrict )?\w+)+)")
 
 
-def load(arch: str | None) -> ctypes.CDLL:
-    """The compiled kernels for an instruction set (`build.load`), their signatures declared.
+@functools.cache
+def _text() -> str:
+    """The C of the training kernels without comments, and what macros make of functions' heads."""
+    text = re.sub(r"/\*.*?\*/|\\\n", " ", "\n".join(build.sources().values()), flags=re.DOTALL)
+    made = [text]
+    for line in (line for line in text.splitlines() if "samebits_##name" in line):
+        [(macro, parameters, head)] = IN_A_MACRO.findall(line)
+        for use in re.findall(rf"\n{macro}\((.*)\)", text):
+            given: dict[str, str] = dict(zip(parameters.split(", "), use.split(", "), strict=True))
+            words = [given.get(word, word) for word in re.split(r"(\W+)", head)]
+            made.append("\n" + "".join(words).replace("##", ""))
+    return "".join(made)
+
+
+def declared(text: str) -> list[tuple[str, str]]:
+    """Names and types of one declaration: of "const int8_t *a, *b" both have the type "int8_t*".
+
+    Raises ValueError for more than a type and names, which may be pointers.
+    """
+    if (whole := DECLARATION.fullmatch(text.strip())) is None:
+        raise ValueError(f"csrc/training: expected one type and plain names, found {text!r}")
+    kind, names = whole[1], whole[2].split(",")
+    return [(one.split()[-1].lstrip("*"), kind + "*" * one.count("*")) for one in names]
+
+
+@functools.cache
+def functions() -> dict[str, tuple[str, list[str]]]:
+    """Results and parameters of all functions of C by name, as types of C ("int", "int8_t*")."""
+    return {
+        name: (result, [kind for one in taken.split(",") for _, kind in declared(one)])
+        for result, name, taken in FUNCTION.findall(_text())
+    }
+
+
+def fields(name: str) -> list[tuple[str, str]]:
+    """Fields of a struct of C and their types there."""
+    [body] = re.findall(rf"typedef struct \{{([^{{}}]*)\}} {name};", _text())
+    return [field for one in body.split(";")[:-1] for field in declared(one)]
+
+
+@functools.cache
+def struct(name: str) -> type[ctypes.Structure]:
+    """A struct of C by its name there, with the fields in the order that they have there."""
+    passed = [(field, ctype(kind)) for field, kind in fields(name)]
+    return type(name, (ctypes.Structure,), {"_fields_": passed})
+
+
+def ctype(kind: str) -> Any:
+    """The ctypes form of a type of C: pointers to structs are typed, all others are addresses."""
+    own, star, _ = kind.partition("*")
+    if own[0].isupper():
+        return ctypes.POINTER(struct(own)) if star else struct(own)
+    return c_void_p if star else SCALARS[own]
+
+
+def load(arch: str | None) -> SimpleNamespace:
+    """The compiled kernels for an instruction set (`build.load`), as C declares them.
 
     ctypes would pass a plain integer as a C int, and cut a size of 64 bits; with its signature
-    declared a function converts its arguments, and refuses a wrong number of them.
+    known a function converts its arguments, and refuses a wrong number of them. Functions that this
+    instruction set does not have are left out.
     """
-    library = build.load(arch)
-    for name, signature in SIGNATURES.items():
-        result, arguments = signature.split()
-        function = getattr(library, f"samebits_{name}")
-        function.restype = _CTYPES[result]
-        function.argtypes = [_CTYPES[argument] for argument in arguments]
-    return library
+    library, made = build.load(arch), SimpleNamespace()
+    for name, (result, taken) in functions().items():
+        if (function := getattr(library, name, None)) is not None:
+            function.restype, function.argtypes = ctype(result), [ctype(kind) for kind in taken]
+            setattr(made, name, function)
+    return made
 
 
-class ConvStruct(ctypes.Structure):
-    """`Conv` of conv.h: the geometry of a convolution."""
-
-    _fields_ = [
-        (name, c_int64)
-        for name in (
-            *("n", "h", "w", "ci", "oh", "ow", "co", "kh", "kw"),
-            *("stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w", "groups"),
-        )
-    ]
-
-
-class PoolStruct(ctypes.Structure):
-    """`Pool` of pointwise.c: the geometry of a max pool."""
-
-    _fields_ = [
-        (name, c_int64)
-        for name in (
-            *("n", "h", "w", "c", "oh", "ow", "kh", "kw"),
-            *("stride_h", "stride_w", "pad_h", "pad_w"),
-        )
-    ]
-
-
-class AddendStruct(ctypes.Structure):
-    """`Addend` of pointwise.c: codes of 16 or 32 bits, and the exponent that scales them."""
-
-    _fields_ = [("codes", c_void_p), ("width", c_int64), ("by", c_int64)]
-
-
-def addends(count: int, *sides: tuple[Tensor, int]) -> ctypes.Array[AddendStruct]:
+def addends(count: int, *sides: tuple[Tensor, int]) -> ctypes.Array[ctypes.Structure]:
     """Dense codes in one memory order and their exponents as C reads them, while they live.
 
     count: elements of each
     """
-    made = (AddendStruct(pointer(v, count, *GRADIENT), BITS[v.dtype], by) for v, by in sides)
-    return (AddendStruct * len(sides))(*made)
+    kind = struct("Addend")
+    made = (kind(pointer(v, count, *GRADIENT), BITS[v.dtype], by) for v, by in sides)
+    return (kind * len(sides))(*made)
 
 
-class TermsStruct(ctypes.Structure):
-    """`Terms` of update.c: the addends of a direction; a null pointer leaves one out."""
-
-    _fields_ = [
-        *((name, c_void_p) for name in ("g", "second", "w", "a", "v", "rows")),
-        *(
-            (name, c_int64)
-            for name in (
-                *("row_size", "decay", "momentum", "shift_first", "shift_second"),
-                *("shift_g", "shift_decay", "shift_momentum"),
-            )
-        ),
-    ]
-    tensors: tuple[Tensor | None, ...]  # made for the struct alone, and to live as long
-
-
-class DrawStruct(ctypes.Structure):
-    """`Draw` of moment.h; `on` is 0 where nothing is random."""
-
-    _fields_ = [*((name, c_uint32) for name in ("seed", "parameter", "step")), ("on", c_int32)]
-
-
-class UpdateStruct(ctypes.Structure):
-    """`Update` of update.c."""
-
-    _fields_ = [("p", c_void_p), ("m", c_int64), ("shift", c_int64), ("draw", DrawStruct)]
-
-
-class AdamStruct(ctypes.Structure):
-    """`AdamTerms` of adam.c."""
-
-    _fields_ = [
-        *((name, c_void_p) for name in ("g", "w", "a", "first", "root", "rows")),
-        ("row_size", c_int64),
-        *(
-            (name, c_double)
-            for name in (
-                *("scale_g", "scale_a", "beta1", "beta2", "rest1", "rest2"),
-                *("coupled", "decoupled", "c1", "c2", "eps"),
-            )
-        ),
-        *((name, c_int64) for name in ("base_first", "base_root", "bias_first", "bias_root")),
-    ]
-    tensors: tuple[Tensor | None, ...]  # as of TermsStruct
-
-
-def draw_struct(draw: Draw | None) -> DrawStruct:
+def draw_struct(draw: Draw | None) -> ctypes.Structure:
     """A draw as C reads it."""
     if draw is None:
-        return DrawStruct(0, 0, 0, 0)
-    return DrawStruct(draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
+        return struct("Draw")(0, 0, 0, 0)
+    return struct("Draw")(draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
 
 
-def update_struct(update: Update, count: int | None = None) -> UpdateStruct:
+def update_struct(update: Update, count: int | None = None) -> ctypes.Structure:
     """A lazy update of `count` elements as C reads it; None: without its directions."""
     p, m, shift, draw = update
     directions = None if count is None else word_pointer(p, count, I16)
-    return UpdateStruct(directions, m, max(shift, -900), draw_struct(draw))
+    return struct("Update")(directions, m, max(shift, -900), draw_struct(draw))
 
 
 def state_pointers(codes: Tensor, delayed: Tensor) -> tuple[int | None, int | None]:
@@ -214,7 +155,7 @@ def state_pointers(codes: Tensor, delayed: Tensor) -> tuple[int | None, int | No
 
 def terms_struct(
     terms: SGDTerms, g: Tensor, second: Tensor | None, shifts: tuple[int, int, int, Exponent, int]
-) -> TermsStruct:
+) -> ctypes.Structure:
     """The terms of a direction as C reads them, their gradient g or the sum of g and `second`.
 
     shifts: of both, of their sum, of the decay (one, or by rows) and of the momentum
@@ -226,7 +167,7 @@ def terms_struct(
     v = None if momentum is None else momentum.v
     *others, by_decay, by_momentum = shifts
     rows, by_decay = _by_rows(by_decay)
-    made = TermsStruct(
+    made = struct("Terms")(
         *(word_pointer(v, count, I32) for v in (g, second)),
         *state_pointers(terms.codes, terms.delayed),
         word_pointer(v, count, I16),
@@ -240,11 +181,11 @@ def terms_struct(
     return made
 
 
-def adam_struct(t: AdamTerms) -> AdamStruct:
+def adam_struct(t: AdamTerms) -> ctypes.Structure:
     """The operands of Adam as C reads them; the exponents of the results are still missing."""
     rows, e_a = _by_rows(t.e_a)
     g, count = integers(like(t.g, t.codes), I32), t.codes.numel()
-    made = AdamStruct(
+    made = struct("AdamTerms")(
         word_pointer(g, count, I32),
         *state_pointers(t.codes, t.delayed),
         *(word_pointer(v, count, I16) for v in (t.first, t.root)),
@@ -252,7 +193,7 @@ def adam_struct(t: AdamTerms) -> AdamStruct:
         *(math.ldexp(1.0, e) for e in (t.e_g, e_a)),
         *(t.beta1, t.beta2, 1.0 - t.beta1, 1.0 - t.beta2),
         *(t.coupled, t.decoupled, t.c1, t.c2, t.eps),
-        *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD),
+        *(t.e_first - TOP_FIELD, t.e_root - TOP_FIELD, 0, 0),
     )
     made.tensors = (g, rows)
     return made
@@ -273,7 +214,7 @@ def _row_pointer(codes: Tensor, rows: Tensor | None) -> tuple[int | None, int]:
 
 def real_of(bits: int) -> float:
     """The binary64 of 64 bits."""
-    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    value: float = unpack("<d", pack("<q", bits))[0]
     return value
 
 
@@ -297,23 +238,23 @@ def in_two_passes(
 
 
 @functools.lru_cache(maxsize=4096)
-def conv_struct(s: ConvShape) -> ConvStruct:
+def conv_struct(s: ConvShape) -> ctypes.Structure:
     """A convolution's geometry as C reads it."""
-    return ConvStruct(
+    return struct("Conv")(
         *(s.n, s.h, s.w, s.ci, s.oh, s.ow, s.co, s.kh, s.kw),
         *(*s.stride, *s.padding, *s.dilation, s.groups),
     )
 
 
-def pool_struct(shape: Sequence[int], window: Window) -> PoolStruct:
+def pool_struct(shape: Sequence[int], window: Window) -> ctypes.Structure:
     """The geometry of a max pool of images of `shape` [n, c, h, w] as C reads it."""
     n, c, h, w = shape
     sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
-    return PoolStruct(n, h, w, c, *sizes)
+    return struct("Pool")(n, h, w, c, *sizes)
 
 
 def entropy(
-    c: ctypes.CDLL,
+    c: SimpleNamespace,
     z: Tensor,
     exponent: int,
     target: Tensor | None,

@@ -363,13 +363,7 @@ class Native(NativeLSTM):
         return out
 
     def add(
-        self,
-        a: Tensor,
-        ea: Exponent,
-        b: Tensor,
-        eb: Exponent,
-        exponent: Exponent,
-        bits: int = 8,
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
     ) -> Part:
         """A pass for the largest magnitude of the sum, and one that writes it."""
         if not (isinstance(ea, int) and isinstance(eb, int) and isinstance(exponent, int)):

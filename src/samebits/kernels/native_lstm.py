@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, get_num_threads
 
 from samebits.kernels.memory import GRADIENT, I8, I16, I32, I64, SUMS, pointer
 from samebits.kernels.native_vectors import NativeVectors
-from samebits.kernels.protocol import BITS, Q_GATE, Sum
+from samebits.kernels.protocol import BITS, Q_GATE, CellStep, GateShifts, Shifts, Sum
 from samebits.kernels.rows import Exponent
 
 ENTRIES = 2 * (2 * Q_GATE + 1)  # of the two tables
@@ -35,9 +37,7 @@ class NativeLSTM(NativeVectors):
         self._c.samebits_lstm_gates(*operands, *places)
         return out
 
-    def lstm_state_sum(
-        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: Shifts) -> Sum:
         if _by_rows(*shifts):
             return super().lstm_state_sum(gates, before, shifts)
         sizes = n, units = gates.shape[0], gates.shape[1] // 4
@@ -46,18 +46,14 @@ class NativeLSTM(NativeVectors):
         operands = (pointer(gates, 4 * size, I16), pointer(before, size, I16), *sizes, *shifts)
         return out, self._c.samebits_lstm_state(*operands, pointer(out, size, I64))
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
-        if _by_rows(shift):
-            return super().lstm_hidden(gates, c, shift, lookup)
-        out, size = c.new_empty(c.shape, dtype=I8), c.numel()
-        states = (pointer(gates, 4 * size, I16), pointer(c, size, I16))
-        operands = (*states, *c.shape, shift, pointer(lookup, ENTRIES, I16))
-        self._c.samebits_lstm_hidden(*operands, pointer(out, size, I8))
+    def lstm_hidden(self, cell: CellStep) -> Tensor:
+        if _by_rows(cell.shift):
+            return super().lstm_hidden(cell)
+        out = cell.c.new_empty(cell.c.shape, dtype=I8)
+        self._c.samebits_lstm_hidden(*_in_memory(cell), pointer(out, out.numel(), I8))
         return out
 
-    def lstm_hidden_grad_sum(
-        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: Shifts) -> Sum:
         if _by_rows(*shifts):
             return super().lstm_hidden_grad_sum(g, back, shifts)
         out, n = g.new_empty(g.shape, dtype=I64), g.numel()
@@ -67,47 +63,34 @@ class NativeLSTM(NativeVectors):
         return out, self._c.samebits_lstm_hidden_grad(*sides, pointer(out, n, I64))
 
     def lstm_state_grad_sum(
-        self,
-        dh: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[Exponent, Exponent],
+        self, dh: Tensor, cell: CellStep, later: tuple[Tensor, Tensor] | None, shifts: Shifts
     ) -> Sum:
         """One pass over the step; with exponents by rows in torch."""
-        if _by_rows(shift, *shifts):
-            return super().lstm_state_grad_sum(dh, gates, c, shift, lookup, later, shifts)
-        out, size = c.new_empty(c.shape, dtype=I64), c.numel()
-        states = (pointer(gates, 4 * size, I16), pointer(c, size, I16))
-        own = (pointer(dh, size, I16), *states, *c.shape, shift)
+        if _by_rows(cell.shift, *shifts):
+            return super().lstm_state_grad_sum(dh, cell, later, shifts)
+        out, size = cell.c.new_empty(cell.c.shape, dtype=I64), cell.c.numel()
         dc, after = later or (None, None)
         others = (pointer(dc, size, I16), pointer(after, 4 * size, I16))
-        places = (pointer(lookup, ENTRIES, I16), *others, *shifts, pointer(out, size, I64))
-        return out, self._c.samebits_lstm_state_grad(*own, *places)
+        own, place = (pointer(dh, size, I16), *_in_memory(cell)), pointer(out, size, I64)
+        return out, self._c.samebits_lstm_state_grad(*own, *others, *shifts, place)
 
     def lstm_gate_grads(
-        self,
-        dh: Tensor,
-        dc: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        before: Tensor | None,
-        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
+        self, dh: Tensor, dc: Tensor, cell: CellStep, before: Tensor | None, shifts: GateShifts
     ) -> Sum:
         """One pass over the step; with exponents by rows in torch."""
-        if _by_rows(shift, *shifts):
-            return super().lstm_gate_grads(dh, dc, gates, c, shift, lookup, before, shifts)
-        out, size = gates.new_empty(gates.shape, dtype=I64), c.numel()
-        states = (pointer(gates, 4 * size, I16), pointer(c, size, I16))
+        if _by_rows(cell.shift, *shifts):
+            return super().lstm_gate_grads(dh, dc, cell, before, shifts)
+        out, size = cell.gates.new_empty(cell.gates.shape, dtype=I64), cell.c.numel()
         grads = (pointer(dh, size, I16), pointer(dc, size, I16))
-        own = (*grads, *states, *c.shape, shift)
-        tables = (pointer(lookup, ENTRIES, I16), pointer(before, size, I16))
-        place = pointer(out, 4 * size, I64)
-        return out, self._c.samebits_lstm_gate_grads(*own, *tables, *shifts, place)
+        own = (*grads, *_in_memory(cell), pointer(before, size, I16))
+        return out, self._c.samebits_lstm_gate_grads(*own, *shifts, pointer(out, 4 * size, I64))
+
+
+def _in_memory(cell: CellStep) -> tuple[Any, ...]:
+    """The arguments of C that are a step: gates, states, their sizes, the shift and the tables."""
+    gates, c, shift, lookup = cell
+    states = (pointer(gates, 4 * c.numel(), I16), pointer(c, c.numel(), I16))
+    return *states, *c.shape, shift, pointer(lookup, ENTRIES, I16)
 
 
 def _by_rows(*exponents: Exponent) -> bool:

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from ctypes import byref, c_int64
+from types import SimpleNamespace
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -15,7 +16,6 @@ from torch import Tensor
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
 from samebits.kernels.library import (
-    TermsStruct,
     adam_struct,
     addends,
     draw_struct,
@@ -55,7 +55,7 @@ def _in_word_order(
 class NativeUpdate(Eager):
     """The optimizers' part of `Native`."""
 
-    _c: ctypes.CDLL
+    _c: SimpleNamespace
 
     @_in_word_order
     def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class NativeUpdate(Eager):
         largest = int(self._c.samebits_combine(*arguments, place, _threads()))
         return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
-    def _terms(self, terms: SGDTerms) -> tuple[TermsStruct, int]:
+    def _terms(self, terms: SGDTerms) -> tuple[ctypes.Structure, int]:
         """The terms of a direction as C reads them, and their exponent.
 
         Two gradient parts whose sum surely fits 32 bits are added where they are used, without a

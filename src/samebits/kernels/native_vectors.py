@@ -9,7 +9,7 @@ from samebits.kernels.geometry import MAX_PRODUCTS, requantize_shift, shorten_sh
 from samebits.kernels.library import in_two_passes
 from samebits.kernels.memory import GRADIENT, I8, I16, I32, I64, integers, pointer
 from samebits.kernels.native_update import NativeUpdate
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Shifts
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -56,13 +56,7 @@ class NativeVectors(NativeUpdate):
         return (wide, own + shifts[0]), (narrow, own + shifts[1])
 
     def column_affine(
-        self,
-        x: Tensor,
-        m: Tensor,
-        b: Tensor | None,
-        by: Exponent,
-        exponent: Exponent,
-        bits: int,
+        self, x: Tensor, m: Tensor, b: Tensor | None, by: Exponent, exponent: Exponent, bits: int
     ) -> Part:
         """In C where m and b are vectors [d] and there is one exponent."""
         b = m.new_zeros(m.shape) if b is None else b
@@ -81,12 +75,7 @@ class NativeVectors(NativeUpdate):
         return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, bits))
 
     def vector_grad(
-        self,
-        h: Tensor,
-        x: Tensor,
-        centred: bool,
-        by: tuple[Exponent, Exponent],
-        exponent: Exponent,
+        self, h: Tensor, x: Tensor, centred: bool, by: Shifts, exponent: Exponent
     ) -> Part:
         """In C where there is one exponent: the sums, the largest magnitude, the codes."""
         if isinstance(exponent, Tensor):

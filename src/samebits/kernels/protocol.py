@@ -54,6 +54,8 @@ from samebits.spec.formats import CODE_MAX
 Part = tuple[Tensor, Exponent]  # codes and their exponent
 WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
+Shifts = tuple[Exponent, Exponent]
+GateShifts = tuple[Exponent, Exponent, Exponent, Exponent]
 CODE_TYPE = {
     bits: torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
     for bits in CODE_MAX
@@ -75,6 +77,17 @@ class Term:
     exponent: int
     coefficient: tuple[int, int]
     largest: int
+
+
+class CellStep(NamedTuple):
+    """A step of an LSTM: gates int16 [n, 4H], its cell state c int16 [n, H], and the tables that
+    u, the tanh of c, is looked up in at c * 2**shift.
+    """
+
+    gates: Tensor
+    c: Tensor
+    shift: Exponent
+    lookup: Tensor
 
 
 class Entropy(NamedTuple):
@@ -254,13 +267,7 @@ class Kernels(Protocol):
         """
 
     def column_affine(
-        self,
-        x: Tensor,
-        m: Tensor,
-        b: Tensor | None,
-        by: Exponent,
-        exponent: Exponent,
-        bits: int,
+        self, x: Tensor, m: Tensor, b: Tensor | None, by: Exponent, exponent: Exponent, bits: int
     ) -> Part:
         """(rne(x * m * 2**by) + b) * 2**exponent requantized to `bits` (1.1).
 
@@ -268,12 +275,7 @@ class Kernels(Protocol):
         """
 
     def vector_grad(
-        self,
-        h: Tensor,
-        x: Tensor,
-        centred: bool,
-        by: tuple[Exponent, Exponent],
-        exponent: Exponent,
+        self, h: Tensor, x: Tensor, centred: bool, by: Shifts, exponent: Exponent
     ) -> Part:
         """rne((d * h - sum h) * 2**by[0]) - rne(sum(h * x) * x * 2**by[1]) as codes of 16 bits.
 
@@ -305,13 +307,7 @@ class Kernels(Protocol):
         """
 
     def add(
-        self,
-        a: Tensor,
-        ea: Exponent,
-        b: Tensor,
-        eb: Exponent,
-        exponent: Exponent,
-        bits: int = 8,
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
     ) -> Part:
         """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to `bits`.
 
@@ -446,9 +442,8 @@ class Kernels(Protocol):
 
     # --- the cell of an LSTM (5 and 7) ------------------------------------------------------
     #
-    # n samples (or steps times samples), H units: `gates` are int16 [n, 4H] in the order i, f, g,
-    # o, cell states c int16 [n, H]; `lookup` is int16 [2, 65535], the sigmoid and tanh of the
-    # arguments -32767..32767. u is the tanh of c, looked up at c * 2**shift. Shifts are differences
+    # n samples (or steps times samples), H units: gates are in the order i, f, g, o; `lookup` is
+    # int16 [2, 65535], the sigmoid and tanh of the arguments -32767..32767. Shifts are differences
     # of exponents; the caller has chosen them so that left shifts fit int64.
 
     def lstm_gates(
@@ -465,28 +460,17 @@ class Kernels(Protocol):
         to the tables' argument, which saturates at 32767. Each shift rounds.
         """
 
-    def lstm_state_sum(
-        self, gates: Tensor, before: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: Shifts) -> Sum:
         """f * c + i * g, int64 [n, H], each shifted and rounded; c of the step before (None: 0)."""
 
-    def lstm_hidden(self, gates: Tensor, c: Tensor, shift: Exponent, lookup: Tensor) -> Tensor:
+    def lstm_hidden(self, cell: CellStep) -> Tensor:
         """h = o * u rounded to the exponent -7 and saturated at 127, int8 [n, H]."""
 
-    def lstm_hidden_grad_sum(
-        self, g: Tensor, back: Tensor | None, shifts: tuple[Exponent, Exponent]
-    ) -> Sum:
+    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: Shifts) -> Sum:
         """The gradient of h from outside (16 or 32 bits), and from the next step (None: 0)."""
 
     def lstm_state_grad_sum(
-        self,
-        dh: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        later: tuple[Tensor, Tensor] | None,
-        shifts: tuple[Exponent, Exponent],
+        self, dh: Tensor, cell: CellStep, later: tuple[Tensor, Tensor] | None, shifts: Shifts
     ) -> Sum:
         """The gradient of c through h, dh * o * (2**30 - u * u), and through time, int64 [n, H].
 
@@ -495,15 +479,7 @@ class Kernels(Protocol):
         """
 
     def lstm_gate_grads(
-        self,
-        dh: Tensor,
-        dc: Tensor,
-        gates: Tensor,
-        c: Tensor,
-        shift: Exponent,
-        lookup: Tensor,
-        before: Tensor | None,
-        shifts: tuple[Exponent, Exponent, Exponent, Exponent],
+        self, dh: Tensor, dc: Tensor, cell: CellStep, before: Tensor | None, shifts: GateShifts
     ) -> Sum:
         """The gradients of the pre-activations, int64 [n, 4H]; before: c of the step before.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from samebits.kernels.protocol import Kernels, Part
+from samebits.kernels.protocol import Kernels, Part, Shifts
 from samebits.kernels.rows import Exponent
 
 
@@ -27,25 +27,14 @@ class Vectors(Kernels):
         return wide, narrow
 
     def column_affine(
-        self,
-        x: Tensor,
-        m: Tensor,
-        b: Tensor | None,
-        by: Exponent,
-        exponent: Exponent,
-        bits: int,
+        self, x: Tensor, m: Tensor, b: Tensor | None, by: Exponent, exponent: Exponent, bits: int
     ) -> Part:
         acc = self.scale(x.long() * m, by)
         acc = acc if b is None else acc + b
         return self.requantize(acc, self._largest(acc, exponent), exponent, bits)
 
     def vector_grad(
-        self,
-        h: Tensor,
-        x: Tensor,
-        centred: bool,
-        by: tuple[Exponent, Exponent],
-        exponent: Exponent,
+        self, h: Tensor, x: Tensor, centred: bool, by: Shifts, exponent: Exponent
     ) -> Part:
         v, codes = h.long(), x.long()
         direct = v.shape[-1] * v

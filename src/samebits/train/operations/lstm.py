@@ -18,6 +18,7 @@ from samebits.kernels.protocol import (
     ARGUMENT_EXPONENT,
     GATE_EXPONENT,
     HIDDEN_EXPONENT,
+    CellStep,
     Part,
 )
 from samebits.kernels.rows import Exponent, maximum
@@ -231,7 +232,7 @@ def unrolled(
         e = maximum(e_kept, e_new) + 30 - SUM_BITS
         acc, largest = k.lstm_state_sum(gates, before, (e_kept - e, e_new - e))
         c[t], e_c[t] = k.requantize(acc, largest, e, 16)
-        h[t] = k.lstm_hidden(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup)
+        h[t] = k.lstm_hidden(CellStep(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup))
         hidden, before, e_last = h[t], c[t], e_c[t]
     return Unrolled(h, c, e_c, grid, first_grid, first)
 
@@ -327,10 +328,8 @@ class _ThroughTime:
         e = maximum(*tops) - SUM_BITS
         after = None if later is None or self.dc is None else (self.dc[0], self.gates[later])
         e_kept = e if after is None or self.dc is None else self.dc[1] + GATE_EXPONENT
-        acc, largest = self.k.lstm_state_grad_sum(
-            *(dh[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT, self.lookup),
-            *(after, (e_through - e, e_kept - e)),
-        )
+        shifts = (e_through - e, e_kept - e)
+        acc, largest = self.k.lstm_state_grad_sum(dh[0], self._cell(t), after, shifts)
         if later is None and self.at_last is not None:
             acc = acc + self.k.scale(self.at_last[0], self.at_last[1] - e)
             largest = self.k.largest_of(acc)
@@ -342,12 +341,12 @@ class _ThroughTime:
         e_i = e_g = dc[1] + 3 * GATE_EXPONENT
         e_f, e_o = dc[1] + e_before + 2 * GATE_EXPONENT, dh[1] + 3 * GATE_EXPONENT
         e = maximum(e_i, e_f, e_o)
-        acc = self.k.lstm_gate_grads(
-            *(dh[0], dc[0], self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT),
-            *(self.lookup, c_before),
-            (e_i - e, e_f - e, e_g - e, e_o - e),
-        )
+        shifts = (e_i - e, e_f - e, e_g - e, e_o - e)
+        acc = self.k.lstm_gate_grads(dh[0], dc[0], self._cell(t), c_before, shifts)
         return self.k.shorten(*acc, e)
+
+    def _cell(self, t: int) -> CellStep:
+        return CellStep(self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT, self.lookup)
 
 
 def _past(h: Tensor, reverse: bool) -> Tensor:
