@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -277,7 +276,8 @@ KINDS = {
     "uint8_t": {memory.U8, memory.BOOL}, "uint32_t": {I32}, "uint64_t": {I64},
     "void": set(memory.INTEGERS),
 }  # fmt: skip
-STRUCTS = ("Conv", "Pool", "Addend", "Terms", "Draw", "Update", "AdamTerms")
+
+NAMES = ("Conv", "Pool", "Addend", "Terms", "Draw", "Update", "AdamTerms")
 
 
 def fits(kind: str, value, given: dict[int, torch.dtype]) -> bool:
@@ -299,7 +299,6 @@ def fits(kind: str, value, given: dict[int, torch.dtype]) -> bool:
 def declared(monkeypatch) -> Native:
     """The native kernels with a library that takes only what C declares, and does nothing."""
     given = {}
-    real = {name: library.struct(name) for name in STRUCTS}  # before it is replaced within it
 
     def check(what: str, kinds: list[str], values: tuple) -> None:
         assert len(values) == len(kinds), what
@@ -311,11 +310,11 @@ def declared(monkeypatch) -> Native:
             _, kinds = library.functions()[name]
             return lambda *values: check(name, kinds, values) or 1
 
-    @functools.cache
-    def struct(name):
-        class Checked(real[name]):
+    def checked(real):
+        class Checked(real):
             def __init__(self, *values):
-                check(name, [kind for _, kind in library.fields(name)], values)
+                kinds = [kind for _, kind in library.fields(real.__name__)]
+                check(real.__name__, kinds, values)
                 super().__init__(*values)
 
         return Checked
@@ -328,7 +327,8 @@ def declared(monkeypatch) -> Native:
 
         return place
 
-    monkeypatch.setattr(library, "struct", struct)
+    structs = {name: checked(library.STRUCTS[name]) for name in NAMES}
+    monkeypatch.setattr(library, "STRUCTS", structs)
     monkeypatch.setattr(library, "conv_struct", library.conv_struct.__wrapped__)
     monkeypatch.setattr(native, "conv_struct", library.conv_struct)
     monkeypatch.setattr(native, "load", lambda arch: Library())

@@ -93,18 +93,23 @@ def fields(name: str) -> list[tuple[str, str]]:
     return [field for one in body.split(";")[:-1] for field in declared(one)]
 
 
-@functools.cache
-def struct(name: str) -> type[ctypes.Structure]:
-    """A struct of C by its name there, with the fields in the order that they have there."""
-    passed = [(field, ctype(kind)) for field, kind in fields(name)]
-    return type(name, (ctypes.Structure,), {"_fields_": passed})
+class Structs(dict[str, type[ctypes.Structure]]):
+    """Structs of C by their names there, each made when it is first asked for."""
+
+    def __missing__(self, name: str) -> type[ctypes.Structure]:
+        passed = [(field, ctype(kind)) for field, kind in fields(name)]
+        made = self[name] = type(name, (ctypes.Structure,), {"_fields_": passed})
+        return made
+
+
+STRUCTS = Structs()
 
 
 def ctype(kind: str) -> Any:
     """The ctypes form of a type of C: pointers to structs are typed, all others are addresses."""
     own, star, _ = kind.partition("*")
     if own[0].isupper():
-        return ctypes.POINTER(struct(own)) if star else struct(own)
+        return ctypes.POINTER(STRUCTS[own]) if star else STRUCTS[own]
     return c_void_p if star else SCALARS[own]
 
 
@@ -128,7 +133,7 @@ def addends(count: int, *sides: tuple[Tensor, int]) -> ctypes.Array[ctypes.Struc
 
     count: elements of each
     """
-    kind = struct("Addend")
+    kind = STRUCTS["Addend"]
     made = (kind(pointer(v, count, *GRADIENT), BITS[v.dtype], by) for v, by in sides)
     return (kind * len(sides))(*made)
 
@@ -136,15 +141,15 @@ def addends(count: int, *sides: tuple[Tensor, int]) -> ctypes.Array[ctypes.Struc
 def draw_struct(draw: Draw | None) -> ctypes.Structure:
     """A draw as C reads it."""
     if draw is None:
-        return struct("Draw")(0, 0, 0, 0)
-    return struct("Draw")(draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
+        return STRUCTS["Draw"](0, 0, 0, 0)
+    return STRUCTS["Draw"](draw.seed & MASK, draw.parameter & MASK, draw.step, 1)
 
 
 def update_struct(update: Update, count: int | None = None) -> ctypes.Structure:
     """A lazy update of `count` elements as C reads it; None: without its directions."""
     p, m, shift, draw = update
     directions = None if count is None else word_pointer(p, count, I16)
-    return struct("Update")(directions, m, max(shift, -900), draw_struct(draw))
+    return STRUCTS["Update"](directions, m, max(shift, -900), draw_struct(draw))
 
 
 def state_pointers(codes: Tensor, delayed: Tensor) -> tuple[int | None, int | None]:
@@ -167,7 +172,7 @@ def terms_struct(
     v = None if momentum is None else momentum.v
     *others, by_decay, by_momentum = shifts
     rows, by_decay = _by_rows(by_decay)
-    made = struct("Terms")(
+    made = STRUCTS["Terms"](
         *(word_pointer(v, count, I32) for v in (g, second)),
         *state_pointers(terms.codes, terms.delayed),
         word_pointer(v, count, I16),
@@ -185,7 +190,7 @@ def adam_struct(t: AdamTerms) -> ctypes.Structure:
     """The operands of Adam as C reads them; the exponents of the results are still missing."""
     rows, e_a = _by_rows(t.e_a)
     g, count = integers(like(t.g, t.codes), I32), t.codes.numel()
-    made = struct("AdamTerms")(
+    made = STRUCTS["AdamTerms"](
         word_pointer(g, count, I32),
         *state_pointers(t.codes, t.delayed),
         *(word_pointer(v, count, I16) for v in (t.first, t.root)),
@@ -240,7 +245,7 @@ def in_two_passes(
 @functools.lru_cache(maxsize=4096)
 def conv_struct(s: ConvShape) -> ctypes.Structure:
     """A convolution's geometry as C reads it."""
-    return struct("Conv")(
+    return STRUCTS["Conv"](
         *(s.n, s.h, s.w, s.ci, s.oh, s.ow, s.co, s.kh, s.kw),
         *(*s.stride, *s.padding, *s.dilation, s.groups),
     )
@@ -250,7 +255,7 @@ def pool_struct(shape: Sequence[int], window: Window) -> ctypes.Structure:
     """The geometry of a max pool of images of `shape` [n, c, h, w] as C reads it."""
     n, c, h, w = shape
     sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
-    return struct("Pool")(n, h, w, c, *sizes)
+    return STRUCTS["Pool"](n, h, w, c, *sizes)
 
 
 def entropy(
