@@ -58,7 +58,7 @@ KERNELS = (
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (
-    *("inference/samebits.h", "inference/samebits_kernels.h"),
+    *("inference/samebits.h", "inference/samebits_kernels.h", "inference/samebits_debug.h"),
     *("samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
 )
 LIBRARY = "samebits"  # the folder of the kernels
