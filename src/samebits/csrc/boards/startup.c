@@ -46,7 +46,7 @@ __attribute__((naked)) static void fault(void)
 __attribute__((noinline)) static void start(void)
 {
     const uint32_t *from = __data_load;
-    uint32_t *to; /* compared by its address: ends are other objects, as only the linker knows them */
+    uint32_t *to; /* compared by address: an end is an object of its own */
 
     for (to = __data_start; (uintptr_t)to < (uintptr_t)__data_end; ++to) {
         *to = *from++;
