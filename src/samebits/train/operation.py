@@ -48,6 +48,11 @@ class Operation:
     saves: bool = False
     apart: bool = False
 
+    def __post_init__(self) -> None:
+        if self.name in OPERATIONS:
+            raise ValueError(f"operation {self.name!r} has two records")
+        OPERATIONS[self.name] = self
+
     def __call__(self, *arguments: Any) -> Any:
         """Compute in the training arithmetic, of which autograd hears where a gradient is wanted,
         or as the interpreter of this context says.
@@ -82,6 +87,10 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"Operation({self.name})"
+
+
+OPERATIONS: dict[str, Operation] = {}
+"""Every record of the rooms imported so far; names are unique."""
 
 
 @dataclass(slots=True)

@@ -351,7 +351,8 @@ def test_what_has_no_deployed_form_is_one_error():
     with pytest.raises(UnsupportedError) as caught:
         calibrate(model, [torch.randn(2, 4, 4)])
     assert str(caught.value).startswith(
-        "2 operation(s) cannot be deployed:\n  0 (chosen)\n  2 (chosen)\nexpected linear, "
+        "2 operation(s) cannot be deployed:\n  0 (chosen): it takes values of more than 8 bits: "
+        "put a layer before it\n  2 (chosen): "
     )
 
 

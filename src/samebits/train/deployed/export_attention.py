@@ -27,7 +27,7 @@ from samebits.train.operations.layer_norm import LAYER_NORM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.pointwise import EMBEDDING, RESHAPE
-from samebits.train.operations.resampling import PAD
+from samebits.train.operations.resampling import INTERPOLATE, PAD, Line
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
 from samebits.train.value import Value, Weight
 
@@ -206,6 +206,15 @@ def _copied(
     return value
 
 
+def _interpolated(
+    nodes: Nodes, path: str, inputs: Inputs, x: Value, down: Line, across: Line
+) -> str:
+    sizes = (*x.shape[:2], *(len(line.first) for line in (down, across)))
+    kind = "align_corners" if down.corners else "half_pixel"
+    attributes = {"sizes": sizes, "coordinate_transformation_mode": kind}
+    return nodes.add("Interpolate", inputs, attributes, path)
+
+
 def _logits(nodes: Nodes, path: str, inputs: Inputs, x: Value, along: int) -> str:
     return inputs[0]
 
@@ -246,6 +255,7 @@ RULES: dict[Operation, Callable[..., str]] = {
     ROLL: _rolled,
     PAD: _padded,
     COPIES: _copied,
+    INTERPOLATE: _interpolated,
     LOG_SOFTMAX: _logits,
     SPLIT_HEADS: _split_heads,
     JOIN_HEADS: _join_heads,
