@@ -166,7 +166,7 @@ PLAIN = {
     "AveragePool": "pooling.averages pooling.averages_backward",
     "BatchNorm": "norm.batch_norm norm.batch_norm_backward",
     "BinaryEntropy": "loss.binary_cross_entropy",
-    "Chosen": "attention.where_wide",
+    "Chosen": "attention.where_wide deploy_attention.where",
     "Concat": "pointwise.concat pointwise.concat_backward",
     "Copies": "moves.chosen moves.chosen_backward",
     "CrossEntropy": "loss.cross_entropy",

@@ -167,14 +167,13 @@ class Far(nn.Module):
 
 
 def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp_path):
-    class Choice(nn.Module):
-        """Of the results of a product: what has no deployed form (training.md 11)."""
+    class Shares(nn.Module):
+        """Times shares of a softmax: what has no deployed form (training.md 11)."""
 
         def forward(self, x):
-            y = x @ x.transpose(-2, -1)
-            return torch.where(torch.eye(6) > 0, y, y * 0.5)
+            return torch.softmax(x, -1) * x
 
-    model = nn.Sequential(Choice(), nn.Flatten(), nn.Linear(36, 3))
+    model = nn.Sequential(Shares(), nn.Flatten(), nn.Linear(36, 3))
     reporter = StopAfter(None)
     result = train(
         make_config("bfp", epochs=1, arch="Sequential"),
@@ -186,11 +185,11 @@ def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp
     assert result.arithmetic == "training (batch of 32)"
     assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
     assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
-    assert "0 (chosen)" in reporter.said[0]
+    assert "0 (multiply)" in reporter.said[0]
     with pytest.raises(UnsupportedError) as caught:
         open_trained(tmp_path, model)
     assert str(caught.value).endswith(
-        ".safetensors: 1 operation(s) cannot be deployed:\n  0 (chosen): it takes values of more "
+        ".safetensors: 1 operation(s) cannot be deployed:\n  0 (multiply): an operand has more "
         "than 8 bits: put a layer before it"
     )
 

@@ -292,6 +292,8 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             return wide.scaled(first, node.attributes["factor"])
         case "matmul":
             return wide.matmul(x[0], x[1], node.attributes.get("transposed", False))
+        case "where":
+            return wide.where(node.attributes["chosen"], *x)
         case "softmax":
             a = node.attributes
             return wide.softmax(first, a["powers"], a.get("allowed"))

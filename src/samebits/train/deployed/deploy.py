@@ -308,7 +308,8 @@ def _running(model: nn.Module) -> Iterator[_Running]:
 
 def _site_name(running: _Running, operation: Operation) -> str:
     path, is_layer = running(operation)
-    kind = type(running.stack[-1]).__name__ if is_layer else operation.name.lower()
+    whole = is_layer or _is_cell(running)
+    kind = type(running.stack[-1]).__name__ if whole else operation.name.lower()
     return f"{path} ({kind})" if path else kind
 
 

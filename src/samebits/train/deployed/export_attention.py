@@ -28,6 +28,7 @@ from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.pointwise import EMBEDDING, RESHAPE
 from samebits.train.operations.resampling import INTERPOLATE, PAD, Line
+from samebits.train.operations.selection import CHOSEN
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
 from samebits.train.value import Value, Weight
 
@@ -215,6 +216,13 @@ def _interpolated(
     return nodes.add("Interpolate", inputs, attributes, path)
 
 
+def _chosen(nodes: Nodes, path: str, inputs: Inputs, x: Value, chosen: Tensor) -> str:
+    """The value where a mask is true, 0 elsewhere."""
+    mask = nodes.real(f"{path}.mask", _compressed(chosen).cpu().numpy())
+    zero = nodes.real(f"{path}.zero", np.zeros((), np.float32))
+    return nodes.add("Where", [mask, *inputs, zero], {}, path)
+
+
 def _logits(nodes: Nodes, path: str, inputs: Inputs, x: Value, along: int) -> str:
     return inputs[0]
 
@@ -256,6 +264,7 @@ RULES: dict[Operation, Callable[..., str]] = {
     PAD: _padded,
     COPIES: _copied,
     INTERPOLATE: _interpolated,
+    CHOSEN: _chosen,
     LOG_SOFTMAX: _logits,
     SPLIT_HEADS: _split_heads,
     JOIN_HEADS: _join_heads,

@@ -271,6 +271,7 @@ RULES: dict[Operation, Rule] = {
     NARROW16: Rule(wide.narrow16),
     MAT_MUL: Rule(wide.product, False, entry=NARROW),
     SOFTMAX: Rule(wide.softmax, False, entry=NARROW16),
+    CHOSEN: Rule(None, False, entry=NARROW16),
     ENTRY: Rule(wide.entry, False),
     pointwise.EMBEDDING: Rule(wide.embedding, False),
     **dict.fromkeys((pointwise.RESHAPE, PERMUTE, INDEXED, GATHER, ROLL, PAD), _THE_SAME),
@@ -296,8 +297,7 @@ def rule_of(operation: Operation, arguments: Sequence[Any] = ()) -> Rule | None:
 _FLOAT = "it computes in float32, and devices in integers: leave it out of keep_float"
 _LOSS = "a loss is no part of a network: leave it out of forward()"
 WITHOUT_FORM: dict[Operation, str] = {
-    CHOSEN: "it takes values of more than 8 bits: put a layer before it",
-    DROPOUT: "it drops elements in evaluation too: give it training=self.training",
+    DROPOUT: "nothing is dropped in evaluation: call eval() of what drops",
     STATES: "states stay in their layers: read the layers' outputs",
     **dict.fromkeys((TO_REAL, FROM_REAL), _FLOAT),
     **dict.fromkeys((CROSS_ENTROPY, WEIGHED_ENTROPY, BINARY_ENTROPY, DIFFERENCE_LOSS), _LOSS),
