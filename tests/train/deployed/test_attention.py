@@ -475,13 +475,9 @@ def test_the_architecture_vit(rows):
     assert_exported(model, images, calibrate(model, [images]))
 
 
-@pytest.mark.parametrize("rows", ["tensor", "row"])
-def test_a_transformer_on_the_backends(rows):
-    torch.manual_seed(5)
-    model = convert(Block(CAUSAL), exponents=rows)
-    exponents = calibrate(model, [torch.randn(8, 3, 4)])
+def same_on_the_backends(model, exponents, shape):
     frozen = deployed(model, exponents)
-    found = Model("block", to_graph(model, exponents, (3, 4)), deployed=frozen)
+    found = Model("model", to_graph(model, exponents, shape), deployed=frozen)
     read = deployable(found)
     inputs = random_codes(found.integer, 40)
     (expected,) = Reference().run(found, inputs)
@@ -491,3 +487,17 @@ def test_a_transformer_on_the_backends(rows):
             for one in (found,) if other == "training" else (found, read):
                 verdict = compare(other, one.integer, [expected], backend.run(one, inputs))
                 assert verdict.differing == 0, f"{other}: {verdict.differing}, {verdict.first}"
+
+
+@pytest.mark.parametrize("rows", ["tensor", "row"])
+def test_a_transformer_on_the_backends(rows):
+    torch.manual_seed(5)
+    model = convert(Block(CAUSAL), exponents=rows)
+    same_on_the_backends(model, calibrate(model, [torch.randn(8, 3, 4)]), (3, 4))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_choices_on_the_backends(name):
+    model = convert(nn.Sequential(Chosen(OTHERS[name]), nn.LayerNorm(4)))
+    x = torch.randn(8, 4, 4, generator=torch.Generator().manual_seed(1))
+    same_on_the_backends(model, calibrate(model, [x]), (4, 4))

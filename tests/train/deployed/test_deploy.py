@@ -36,7 +36,7 @@ from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, dep
 from samebits.train.deployed.export import to_graph
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
 from samebits.train.operations import resampling
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 
 @pytest.mark.parametrize("rows", ["tensor", "row"])
@@ -147,7 +147,7 @@ def test_linear_upsampling_is_exact(site, size, corners):
     codes[0], codes[1] = 127, -128
     down, across = (resampling.line(n, m, corners) for n, m in zip((3, 4), size, strict=True))
     for exponent in (-60, -5, 0, 3, 60):
-        out, _ = operations.interpolated(site, Value(codes, exponent), down, across)
+        out, _ = operations.interpolated(site, BFPValue(codes, exponent), down, across)
         x = Array(codes.flatten().tolist(), (3, 1, 3, 4), exponent, 8)
         sums, _, whole, _ = pooling.weighted_sums(x, size, corners)
         unit = formats.power(exponent - site) / whole

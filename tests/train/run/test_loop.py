@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,9 @@ def test_run_folder_and_result(numerics, uninterrupted):
         "metrics.jsonl",
         "result.json",
     ]
-    stored = {"format": "samebits-run-1", **result.to_dict()}
+    others = [path for path in out.iterdir() if path.name != "result.json"]
+    files = {path.name: sha256(path.read_bytes()).hexdigest() for path in others}
+    stored = {"format": "samebits-run-1", **result.to_dict(), "files": files}
     assert json.loads((out / "result.json").read_text()) == stored
     assert json.loads((out / "config.json").read_text())["numerics"] == numerics
     metrics = read_metrics(out)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.copies import added, copies
 from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
@@ -22,7 +22,7 @@ from samebits.train.operations.pointwise import over_lines
 from samebits.train.operations.pooling import divided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
 MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
@@ -31,7 +31,7 @@ MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of th
 # --- padding --------------------------------------------------------------------------------
 
 
-def _padded(x: Value, sizes: tuple[int, ...]) -> Value:
+def _padded(x: BFPValue, sizes: tuple[int, ...]) -> BFPValue:
     """x with zeros around it.
 
     Zeros have no exponent: those of rows follow from the elements around them.
@@ -41,15 +41,15 @@ def _padded(x: Value, sizes: tuple[int, ...]) -> Value:
     if isinstance(exponent, Tensor):
         own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
         padded, exponent = rows.moved(padded, own, lambda v: v)
-    return Value(padded, exponent, x.bits, layer_bits=x.layer_bits)
+    return BFPValue(padded, exponent, x.bits, layer_bits=x.layer_bits)
 
 
-def _padded_gradient(call: Call, grad: Value) -> Value:
+def _padded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     back = [-size for size in call.arguments[1]]
     return grad.moved(lambda v: functional.pad(v, back))
 
 
-PAD = Operation("Pad", _padded, _padded_gradient)
+PAD = TrainingOperation("Pad", _padded, _padded_gradient)
 
 
 def _around(mode: str, size: int, low: int, high: int) -> Tensor:
@@ -170,13 +170,13 @@ def weighted_sums(codes: Tensor, down: Line, across: Line) -> Tensor:
     return across.apply(down.apply(codes.long(), 2), 3)
 
 
-def _interpolated(x: Value, down: Line, across: Line) -> Value:
+def _interpolated(x: BFPValue, down: Line, across: Line) -> BFPValue:
     """Weighted means of neighbours in an image: exact sums, one rounding."""
     acc = weighted_sums(x.codes, down, across)
     return narrowed(acc, x.exponent, x.bits, x.shifts, down.whole * across.whole)
 
 
-def _interpolated_gradient(call: Call, grad: Value) -> Value:
+def _interpolated_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, down, across = call.arguments
     g, e_g = grad.resolved()
     acc = down.back(across.back(g.long(), 3, x.shape[3]), 2, x.shape[2])
@@ -184,7 +184,7 @@ def _interpolated_gradient(call: Call, grad: Value) -> Value:
     return divided(acc, None, e_g, divisor, 30 + divisor.bit_length())
 
 
-INTERPOLATE = Operation("Interpolate", _interpolated, _interpolated_gradient)
+INTERPOLATE = TrainingOperation("Interpolate", _interpolated, _interpolated_gradient)
 
 
 def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
