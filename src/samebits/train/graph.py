@@ -82,7 +82,7 @@ class TrainingGraph:
 
 @dataclass(slots=True)
 class Kept:
-    """What a forward walk leaves for the backward one.
+    """The state between a forward walk and the backward one.
 
     calls:    of every instruction whose gradient may be asked for, in order
     versions: of the weights, as they were

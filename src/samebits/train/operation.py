@@ -98,7 +98,7 @@ OPERATIONS: dict[str, TrainingOperation] = {}
 
 @dataclass(slots=True)
 class OperationCall:
-    """What a gradient has of a call: arguments, output, what was saved, and what is wanted.
+    """A call as its gradient sees it: arguments, output, what was saved, and what is wanted.
 
     Values whose codes the operation's gradient does not read have none; plain tensors are None.
     """
@@ -152,7 +152,7 @@ def taken_in(argument: Any) -> Any:
 
 
 def given_out(found: Any) -> Any:
-    """What an operation gave, as the user of autograd sees it: BFP tensors for values."""
+    """The results of an operation as autograd sees them: BFP tensors for values."""
     if isinstance(found, tuple):
         return tuple(given_out(each) for each in found)
     return BFPTensor.of(found) if isinstance(found, BFPValue) else found
@@ -188,14 +188,14 @@ class _Held:
         self.tensors: list[Tensor] = []
 
     def tensor(self, found: Any) -> Any:
-        """What stands for a tensor; all else as it is."""
+        """Take a tensor out, and leave a marker; all else stays."""
         if not isinstance(found, Tensor):
             return found
         self.tensors.append(found)
         return _TENSOR
 
     def argument(self, place: int, argument: Any, reads: Sequence[Reads]) -> Any:
-        """What stands for an argument whose codes may be read."""
+        """Take the codes of an argument out, or drop those that no gradient reads."""
         if isinstance(argument, Tensor):
             return None  # what a gradient needs of it, the operation saves
         if not isinstance(argument, BFPValue):
@@ -206,7 +206,7 @@ class _Held:
         return self.output(argument, place in reads)
 
     def output(self, value: Any, joint: bool = True) -> Any:
-        """What stands for a value whose codes are read; joint: and the delayed updates."""
+        """Take the codes of a value out, of a weight with `joint` the delayed updates too."""
         if isinstance(value, tuple):
             return tuple(self.output(each) for each in value)
         frame, tensors = value.without_tensors(joint)
@@ -218,7 +218,7 @@ _TENSOR = object()
 
 
 def _whole(kept: Any, tensors: Iterator[Tensor]) -> Any:
-    """What `_Held` put something in the place of, in the same order."""
+    """Put back what `_Held` took out, in the same order."""
     if kept is _TENSOR:
         return next(tensors)
     if isinstance(kept, BFPValue) and kept.is_frame:

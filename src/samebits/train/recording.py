@@ -73,7 +73,7 @@ class GraphedModel:
 
 
 def _kind_of(x: Tensor) -> tuple[Any, ...]:
-    """What a graph depends on in its input beside the codes."""
+    """Shape, width and place of an input: all that a graph depends on beside its codes."""
     own = (tuple(x.shape), x.device)
     if not isinstance(x, BFPTensor):
         return (*own, x.dtype)
@@ -84,7 +84,7 @@ def _kind_of(x: Tensor) -> tuple[Any, ...]:
 
 
 class Guard:
-    """What a graph takes for granted about a model's modules, as they are when it is made.
+    """The facts about a model's modules that a graph takes for granted.
 
     Of each: its class, attributes that are plain values, hooks, children, parameters and whether
     they are trained, buffers; of buffers of other people's modules also that nobody wrote to them.
@@ -301,7 +301,7 @@ def _slots(step: TrainingNode) -> list[int]:
 
 
 def _unread(operation: TrainingOperation, arguments: Sequence[Any]) -> tuple[BFPValue | None, ...]:
-    """Of each argument what stands for it where the gradient reads no codes of it."""
+    """Stand-ins without codes, for each argument that the gradient does not read."""
     found: list[BFPValue | None] = []
     for place, a in enumerate(arguments):
         kind = "w" if isinstance(a, BFPParameter) else "x"

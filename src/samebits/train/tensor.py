@@ -63,7 +63,7 @@ class BFPTensor(torch.Tensor):
 
     @property
     def bounds(self) -> tuple[int | None, ...]:
-        """Of max|codes|, per part, where the producer knows one."""
+        """Bounds of max|codes|, one for each part, where the producer knows one."""
         return self.value.bounds
 
     @property
@@ -228,7 +228,7 @@ class BFPTensor(torch.Tensor):
         )
 
     def as_value(self) -> BFPValue:
-        """What a detached tensor holds."""
+        """The value of a detached or cloned tensor."""
         return self.value
 
 

@@ -1,4 +1,4 @@
-"""What operations of training compute on: integer codes and their exponents, and weight states."""
+"""Values of training operations: integer codes and their exponents, and weight states."""
 
 from __future__ import annotations
 
