@@ -31,15 +31,24 @@ from samebits.pytorch.aten import pointwise
 from samebits.spec import graph
 from samebits.train.deployed.export import has_operators
 from samebits.train.deployed.operations import RULES, WITHOUT_FORM
-from samebits.train.operation import OPERATIONS
+from samebits.train.operation import TrainingOperation
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "samebits"
 PAGE = "docs/operators.md"
 MOST_REASONS = len(ascii_lowercase)
 
-for _room in pkgutil.walk_packages(samebits.train.__path__, "samebits.train."):
-    importlib.import_module(_room.name)
+ROOMS = [
+    importlib.import_module(room.name)
+    for room in pkgutil.walk_packages(samebits.train.__path__, "samebits.train.")
+]
+# Names are unique (tests/train/test_operation.py).
+OPERATIONS = {
+    found.name: found
+    for room in ROOMS
+    for found in vars(room).values()
+    if isinstance(found, TrainingOperation)
+}
 
 
 @dataclass(frozen=True)

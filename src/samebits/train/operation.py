@@ -48,11 +48,6 @@ class TrainingOperation:
     saves: bool = False
     apart: bool = False
 
-    def __post_init__(self) -> None:
-        if self.name in OPERATIONS:
-            raise ValueError(f"operation {self.name!r} has two records")
-        OPERATIONS[self.name] = self
-
     def __call__(self, *arguments: Any) -> Any:
         """Compute, or let the interpreter or the listener of this context do it."""
         require_eager()
@@ -90,10 +85,6 @@ class TrainingOperation:
 
     def __repr__(self) -> str:
         return f"TrainingOperation({self.name})"
-
-
-OPERATIONS: dict[str, TrainingOperation] = {}
-"""Every record of the rooms imported so far; names are unique."""
 
 
 @dataclass(slots=True)
