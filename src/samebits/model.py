@@ -268,18 +268,14 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
     float network of a float32 run."""
     from samebits.train.deployed.deploy import deployed
     from samebits.train.deployed.export import to_graph
-    from samebits.train.run.restore import open_trained
+    from samebits.train.run.restore import open_trained, zero_input
 
     opened = open_trained(path, arch, progress.note)
     folder = path if path.is_dir() else None
     if opened.exponents is None:
-        from torch import float32, int64, zeros
-
         from samebits.pytorch import import_module
 
-        tokens = len(opened.input_shape) == 1 and not opened.rows
-        kind = int64 if tokens else float32
-        graph = import_module(opened.model, (zeros(1, *opened.input_shape, dtype=kind),))
+        graph = import_module(opened.model, (zero_input(opened.input_shape, opened.rows),))
         return Model(str(path), graph, rate=opened.rate, earlier=opened.earlier, package=folder)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)

@@ -25,7 +25,7 @@ from samebits.train.deployed.attention import (
     chosen16,
     is_exact,
 )
-from samebits.train.deployed.operations import Rule, rule_of, without_rule
+from samebits.train.deployed.operations import OF_CELL, Rule, advice, rule_of, without_rule
 from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operation import TrainingOperation, interpreting, taken_in
@@ -73,7 +73,7 @@ class Exponents:
         Raises CheckpointError, which names `source`, for anything else.
         """
         sites = record.get("sites") if isinstance(record, Mapping) else None
-        if not isinstance(sites, list) or not sites:
+        if not isinstance(sites, list):
             raise CheckpointError(f"{source}: damaged: expected a list of frozen exponents")
         for site in sites:
             if not (
@@ -219,7 +219,7 @@ def run(
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
-                raise without_rule([name])
+                raise without_rule({name: _advice(running, operation)})
             if rule.entry is not None:
                 arguments = tuple(entered(rule.entry, argument) for argument in arguments)
             rounds = is_next(name) if rule.rounds is None else rule.rounds
@@ -308,7 +308,8 @@ def _running(model: nn.Module) -> Iterator[_Running]:
 
 def _site_name(running: _Running, operation: TrainingOperation) -> str:
     path, is_layer = running(operation)
-    kind = type(running.stack[-1]).__name__ if is_layer else operation.name.lower()
+    whole = is_layer or _is_cell(running)
+    kind = type(running.stack[-1]).__name__ if whole else operation.name.lower()
     return f"{path} ({kind})" if path else kind
 
 
@@ -317,9 +318,16 @@ def _rule(
 ) -> Rule | None:
     """The deployed form of an operation, if it has one. A cell has none: deployed, the states of a
     layer go from call to call, and those of a cell are its caller's."""
-    if isinstance(running.stack[-1], layers.RecurrentCell):
-        return None
-    return rule_of(operation, arguments)
+    return None if _is_cell(running) else rule_of(operation, arguments)
+
+
+def _is_cell(running: _Running) -> bool:
+    return isinstance(running.stack[-1], layers.RecurrentCell)
+
+
+def _advice(running: _Running, operation: TrainingOperation) -> str:
+    """Say what to do about an operation that has no deployed form where it runs."""
+    return OF_CELL if _is_cell(running) else advice(operation)
 
 
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
@@ -335,7 +343,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
         found.append((name, rows.largest_exponent(*tensor.resolved())))
 
     shares: set[BFPValue] = set()  # what a softmax gave, moved
-    missing: dict[str, None] = {}
+    missing: dict[str, str] = {}
 
     with torch.no_grad(), _running(model) as running:
 
@@ -344,7 +352,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
-                missing[name] = None
+                missing[name] = _advice(running, operation)
                 return operation.output(*arguments)
             if rule.chosen is not None:
                 output, exponent = rule.chosen(*arguments)
@@ -382,7 +390,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             if isinstance(output, BFPValue) and not output.is_open:
                 enter(NARROW16, output)
     if missing:
-        raise without_rule(list(missing))
+        raise without_rule(missing)
     last = output.sums if isinstance(output, BFPValue) else None
     none = set()
     for at, taking, s in sums:

@@ -54,6 +54,7 @@ from samebits.train.operations.linear import PRODUCTS, as_kernel
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.multiplication import MULTIPLY, SCALE
 from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.resampling import INTERPOLATE
 from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
 from samebits.train.value import BFPValue, Weight, is_activation
@@ -88,9 +89,9 @@ Run = tuple[list[DeployedOperation], Tensor | BFPValue, BFPValue]
 def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
     """The operations of a run on zeros or on something else, its input and its output."""
     steps: list[DeployedOperation] = []
-    first = model.exponents.sites[0]
+    first = next(iter(model.exponents.sites), None)
     count = torch.arange(math.prod(shape), device="cpu")
-    if first.name == INPUT:
+    if first is not None and first.name == INPUT:
         images = torch.zeros(shape, dtype=torch.float32, device="cpu")
         if other:
             images = (count % 7 - 3).float().view(shape) * 2.0 ** (first.exponent + 4)
@@ -188,7 +189,7 @@ class _Writer:
             path = f"{path}.{step.operation.name.lower()}".lstrip(".")
         if has_states(step.operation):
             value = self.recurrent(path, inputs[0], step)
-        elif step.operation in (PRODUCTS, TRANSPOSED_PRODUCTS):
+        elif step.operation in _OF_PRODUCTS:
             value = self.products(path, inputs, step)
         elif step.operation in _RULES:
             value = _RULES[step.operation](self, path, inputs, *step.arguments)
@@ -424,12 +425,14 @@ _RULES: dict[TrainingOperation, Callable[..., str]] = {
     MULTIPLY: _Writer.multiply,
     SCALE: _Writer.scale,
 }
+_OF_PRODUCTS = (PRODUCTS, TRANSPOSED_PRODUCTS)
 _BEFORE_RELU = (
     PRODUCTS,
     TRANSPOSED_PRODUCTS,
     normalization.BATCH_NORM,
     activations.TABLE,
     pooling.AVERAGE_POOL,
+    INTERPOLATE,
     addition.ADD,
     MULTIPLY,
     SCALE,
@@ -437,6 +440,12 @@ _BEFORE_RELU = (
 )
 _ROUNDED = {NARROW16: "int16", SOFTMAX: "uint16"}
 """Operations that make codes of more than 8 bits, and their type."""
+
+
+def has_operators(operation: TrainingOperation) -> bool:
+    """Whether an operation has a form in graphs."""
+    known = operation in _OF_PRODUCTS or operation in _RULES or operation in OPERATORS
+    return known or has_states(operation)
 
 
 def _needed(steps: Sequence[DeployedOperation], output: BFPValue) -> list[DeployedOperation]:

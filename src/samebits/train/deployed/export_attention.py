@@ -27,7 +27,8 @@ from samebits.train.operations.layer_norm import LAYER_NORM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.pointwise import EMBEDDING, RESHAPE
-from samebits.train.operations.resampling import PAD
+from samebits.train.operations.resampling import INTERPOLATE, PAD, Line
+from samebits.train.operations.selection import CHOSEN
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
 from samebits.train.value import BFPValue, Weight
 
@@ -208,6 +209,22 @@ def _copied(
     return value
 
 
+def _interpolated(
+    nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, down: Line, across: Line
+) -> str:
+    sizes = (*x.shape[:2], *(len(line.first) for line in (down, across)))
+    kind = "align_corners" if down.corners else "half_pixel"
+    attributes = {"sizes": sizes, "coordinate_transformation_mode": kind}
+    return nodes.add("Interpolate", inputs, attributes, path)
+
+
+def _chosen(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, chosen: Tensor) -> str:
+    """The value where a mask is true, 0 elsewhere."""
+    mask = nodes.real(f"{path}.mask", _compressed(chosen).cpu().numpy())
+    zero = nodes.real(f"{path}.zero", np.zeros((), np.float32))
+    return nodes.add("Where", [mask, *inputs, zero], {}, path)
+
+
 def _logits(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, along: int) -> str:
     return inputs[0]
 
@@ -248,6 +265,8 @@ RULES: dict[TrainingOperation, Callable[..., str]] = {
     ROLL: _rolled,
     PAD: _padded,
     COPIES: _copied,
+    INTERPOLATE: _interpolated,
+    CHOSEN: _chosen,
     LOG_SOFTMAX: _logits,
     SPLIT_HEADS: _split_heads,
     JOIN_HEADS: _join_heads,

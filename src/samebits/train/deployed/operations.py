@@ -7,7 +7,7 @@ permute, indexing) have no form of their own here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -35,6 +35,9 @@ from samebits.train.deployed.weights import (
     transposed_inputs,
     transposed_outputs,
 )
+from samebits.train.islands import FROM_REAL, TO_REAL
+from samebits.train.losses.difference import DIFFERENCE_LOSS
+from samebits.train.losses.entropy import BINARY_ENTROPY, CROSS_ENTROPY, WEIGHED_ENTROPY
 from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.attention import JOIN_HEADS, SPLIT_HEADS
@@ -48,8 +51,11 @@ from samebits.train.operations.lstm import LSTM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.multiplication import MULTIPLY, SCALE
 from samebits.train.operations.narrow import ENTRY, NARROW
-from samebits.train.operations.resampling import PAD
+from samebits.train.operations.pointwise import DROPOUT
+from samebits.train.operations.recurrent import STATES
+from samebits.train.operations.resampling import INTERPOLATE, PAD, Line, weighted_sums
 from samebits.train.operations.rnn import RNN
+from samebits.train.operations.selection import CHOSEN
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
 from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
 from samebits.train.value import BFPValue, Weight
@@ -147,11 +153,25 @@ def average_pool(site: int, x: BFPValue, means: Averages) -> Part:
     acc, _ = pooling.window_sums(codes, means)
     by = torch.tensor(means.heights, device=acc.device).view(-1, 1)
     by = by * torch.tensor(means.widths, device=acc.device)
-    # |acc| <= 2**30 and divisors <= 2**23: beyond these shifts every quotient but 0 saturates, or
-    # every quotient is 0; within them int64 holds both terms.
-    shift = min(max(exponent - site, -32), 31)
+    return _mean(acc, exponent - site, by), site
+
+
+def _mean(acc: Tensor, exponent: int, by: Tensor | int) -> Tensor:
+    """sat8(rne(acc * 2**exponent / by)).
+
+    |acc| <= 2**31 and by <= 2**24: beyond these shifts every quotient but 0 saturates, or every
+    quotient is 0; within them int64 holds both terms, and twice the divisor.
+    """
+    shift = min(max(exponent, -33), 31)
     mean = kernels.of(acc).divide(acc << max(shift, 0), by << max(-shift, 0))
-    return mean.clamp(-128, 127).to(torch.int8), site
+    return mean.clamp(-128, 127).to(torch.int8)
+
+
+def interpolated(site: int, x: BFPValue, down: Line, across: Line) -> Part:
+    """Weighted means of neighbours in an image, one rounding."""
+    codes, exponent = x.whole()
+    acc = weighted_sums(codes, down, across)
+    return _mean(acc, exponent - site, down.whole * across.whole), site
 
 
 def add(site: int, a: BFPValue, b: BFPValue) -> Part:
@@ -242,6 +262,7 @@ RULES: dict[TrainingOperation, Rule] = {
     activations.TABLE: Rule(table),
     pooling.MAX_POOL: _THE_SAME,
     pooling.AVERAGE_POOL: Rule(average_pool),
+    INTERPOLATE: Rule(interpolated),
     addition.ADD: Rule(add, wide=wide.added),
     pointwise.CONCAT: Rule(concat),
     MULTIPLY: Rule(multiply, narrow=True),
@@ -250,6 +271,7 @@ RULES: dict[TrainingOperation, Rule] = {
     NARROW16: Rule(wide.narrow16),
     MAT_MUL: Rule(wide.product, False, entry=NARROW),
     SOFTMAX: Rule(wide.softmax, False, entry=NARROW16),
+    CHOSEN: Rule(None, False, entry=NARROW16),
     ENTRY: Rule(wide.entry, False),
     pointwise.EMBEDDING: Rule(wide.embedding, False),
     **dict.fromkeys((pointwise.RESHAPE, PERMUTE, INDEXED, GATHER, ROLL, PAD), _THE_SAME),
@@ -272,11 +294,25 @@ def rule_of(operation: TrainingOperation, arguments: Sequence[Any] = ()) -> Rule
     return Rule(rule.wide, False) if rule.wide else rule
 
 
-def without_rule(places: Sequence[str]) -> UnsupportedError:
-    """The error that lists every operation without a deployed form."""
-    return UnsupportedError(
-        f"{len(places)} operation(s) cannot be deployed:\n  "
-        + "\n  ".join(places)
-        + "\nexpected linear, convolutions, norms, relu, activations, pooling, add, mul, matmul, "
-        "softmax, attention, embedding, cat, moves of elements, LSTM, GRU or RNN; replace them"
-    )
+_FLOAT = "it computes in float32, and devices in integers: leave it out of keep_float"
+_LOSS = "a loss is no part of a network: leave it out of forward()"
+WITHOUT_FORM: dict[TrainingOperation, str] = {
+    DROPOUT: "nothing is dropped in evaluation: call eval() of what drops",
+    STATES: "states stay in their layers: read the layers' outputs",
+    **dict.fromkeys((TO_REAL, FROM_REAL), _FLOAT),
+    **dict.fromkeys((CROSS_ENTROPY, WEIGHED_ENTROPY, BINARY_ENTROPY, DIFFERENCE_LOSS), _LOSS),
+}
+"""Every other operation of training, and what to do about it in a network to be deployed."""
+_WIDE = "an operand has more than 8 bits: put a layer before it"
+OF_CELL = "a cell hands its states to its caller: use the layer, whose states stay in it"
+
+
+def advice(operation: TrainingOperation) -> str:
+    """Say what to do about an operation that has no deployed form, or none of wide operands."""
+    return _WIDE if operation in RULES else WITHOUT_FORM[operation]
+
+
+def without_rule(places: Mapping[str, str]) -> UnsupportedError:
+    """The error that lists every operation without a deployed form, and what to do about it."""
+    lines = "".join(f"\n  {name}: {what}" for name, what in places.items())
+    return UnsupportedError(f"{len(places)} operation(s) cannot be deployed:{lines}")

@@ -118,12 +118,13 @@ def _cropped(x: BFPTensor, pairs: Sequence[tuple[int, ...]]) -> BFPTensor:
 @dataclass(frozen=True)
 class Line:
     """How positions along an axis follow from others: `first` and `second`, int64, which have the
-    weights `whole - weight` and `weight`, int64."""
+    weights `whole - weight` and `weight`, int64; corners: whether those at the ends stay there."""
 
     first: Tensor
     second: Tensor
     weight: Tensor
     whole: int
+    corners: bool
 
     def apply(self, v: Tensor, axis: int) -> Tensor:
         """The weighted sums along an axis of int64."""
@@ -142,10 +143,10 @@ class Line:
     def to(self, device: torch.device) -> Line:
         """The same on a device."""
         first, second, weight = (v.to(device) for v in (self.first, self.second, self.weight))
-        return Line(first, second, weight, self.whole)
+        return Line(first, second, weight, self.whole, self.corners)
 
 
-def _line(n: int, m: int, corners: bool) -> Line:
+def line(n: int, m: int, corners: bool) -> Line:
     """The line from n to m positions. Raises UnsupportedError for weights that are too large."""
     at = torch.arange(m, device="cpu")
     if corners:
@@ -161,12 +162,17 @@ def _line(n: int, m: int, corners: bool) -> Line:
             f"interpolate: expected sides whose weights have a common denominator of at most "
             f"{MAX_WEIGHT}, found {whole} of {n} to {m} positions; take sides with a simpler ratio"
         )
-    return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole)
+    return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole, corners)
+
+
+def weighted_sums(codes: Tensor, down: Line, across: Line) -> Tensor:
+    """Sums of neighbours in an image by the weights of both axes, int64, exact."""
+    return across.apply(down.apply(codes.long(), 2), 3)
 
 
 def _interpolated(x: BFPValue, down: Line, across: Line) -> BFPValue:
     """Weighted means of neighbours in an image: exact sums, one rounding."""
-    acc = across.apply(down.apply(x.codes.long(), 2), 3)
+    acc = weighted_sums(x.codes, down, across)
     return narrowed(acc, x.exponent, x.bits, x.shifts, down.whole * across.whole)
 
 
@@ -183,17 +189,17 @@ INTERPOLATE = TrainingOperation("Interpolate", _interpolated, _interpolated_grad
 
 def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
     """An image [n, c, h, w] with sides between whose pixels it interpolates."""
-    lines = [_line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
+    lines = [line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
     met = [
-        line.back(torch.ones(m, dtype=torch.int64, device="cpu"), 0, n)
-        for line, n, m in zip(lines, x.shape[2:], sides, strict=True)
+        each.back(torch.ones(m, dtype=torch.int64, device="cpu"), 0, n)
+        for each, n, m in zip(lines, x.shape[2:], sides, strict=True)
     ]
     if (most := math.prod(int(v.max()) for v in met)) >= MAX_WEIGHTS:
         raise UnsupportedError(
             f"interpolate: expected weights of a pixel that add up to less than {MAX_WEIGHTS}, "
             f"found {most}; upsample in two steps"
         )
-    down, across = (line.to(x.device) for line in lines)
+    down, across = (each.to(x.device) for each in lines)
     return INTERPOLATE(as_bfp8(x, "interpolate"), down, across)
 
 
