@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from samebits.errors import RangeError, UnsupportedError
-from samebits.train import BFPTensor, convert, cross_entropy, model_input, recording, set_step
+from samebits.train import (
+    BFPTensor,
+    convert,
+    cross_entropy,
+    layers,
+    model_input,
+    recording,
+    set_step,
+)
 from samebits.train.architectures import build, initialise
 from samebits.train.graph import forward
 from samebits.train.recording import GraphedModel, record
@@ -218,8 +226,41 @@ def test_code_that_may_take_another_course_has_no_graph(own_code, change, words)
 
 def test_forward_code_that_nobody_knows_has_no_graph():
     model = convert(Sorted())
-    with pytest.raises(UnsupportedError, match=r"forward code of its own \(.*Sorted\)"):
+    with pytest.raises(UnsupportedError, match=r"the model has code of its own \(.*Sorted\)"):
         record(model, model_input(model, torch.randn(4, 6)))
+
+
+class Named(nn.Sequential):
+    """A container without code of its own."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(6, 4), nn.ReLU())
+
+
+class Doubled(layers.Linear):
+    """A layer whose computation is somebody's own."""
+
+    def compute(self, x):
+        return super().compute(x) * (2 if self.training else 3)
+
+
+def test_what_counts_is_code_that_runs_in_a_pass():
+    model = convert(Named())
+    x = model_input(model, torch.randn(4, 6))
+    assert len(record(model, x)) == 3
+    model[0].__class__ = Doubled
+    with pytest.raises(UnsupportedError, match=r"module '0' has code of its own \(.*Doubled\)"):
+        record(model, x)
+
+
+def test_a_proof_that_leaves_the_range_is_none(monkeypatch):
+    model = convert(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 4)))
+    x = model_input(model, torch.randn(4, 6))
+    far = BFPTensor(torch.ones(4, 4, dtype=torch.int16), 127)
+    monkeypatch.setattr(recording, "_some_gradient", lambda like: far)
+    model[1].weight.set_exponent(60)
+    with pytest.raises(UnsupportedError, match="a proof leaves the range of exponents"):
+        record(model, x)
 
 
 class Masked(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 
 from samebits import progress
-from samebits.errors import UnsupportedError
+from samebits.errors import RangeError, UnsupportedError
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers import Dropout, Layer
@@ -160,14 +160,20 @@ def _check(model: nn.Module) -> None:
         where = f"module {path!r}" if path else "the model"
         if any(vars(module)[hooks] for hooks in HOOKS):
             raise UnsupportedError(f"{where} has hooks, which a graph would not call")
-        kind = next(k for k in type(module).__mro__ if "forward" in vars(k))
-        if kind.__module__.partition(".")[0] not in KNOWN:
-            raise UnsupportedError(
-                f"{where} has forward code of its own ({kind.__module__}.{kind.__qualname__}), "
-                "which may read what changes between steps"
-            )
+        for kind in type(module).__mro__:
+            if kind.__module__.partition(".")[0] not in (*KNOWN, "builtins") and _has_code(kind):
+                raise UnsupportedError(
+                    f"{where} has code of its own ({kind.__module__}.{kind.__qualname__}), which "
+                    "may read what changes between steps"
+                )
         if isinstance(module, Dropout) and module.training and module.counting:
             raise UnsupportedError(f"{where} counts its calls as steps: expected set_step before")
+
+
+def _has_code(kind: type) -> bool:
+    """Whether a class has functions that run in a forward pass, or may."""
+    own = {name for name, value in vars(kind).items() if callable(value)}
+    return bool(own - {"__init__", "__repr__", "extra_repr", "__reduce_ex__"})
 
 
 # --- recording --------------------------------------------------------------------------------
@@ -380,6 +386,13 @@ def _prove(graph: TrainingGraph, x: Tensor, y: BFPTensor) -> None:
 
     Raises UnsupportedError where a bit differs.
     """
+    try:
+        _compare(graph, x, y)
+    except RangeError as error:  # of a gradient that no loss gives
+        raise UnsupportedError(f"a proof leaves the range of exponents: {error}") from None
+
+
+def _compare(graph: TrainingGraph, x: Tensor, y: BFPTensor) -> None:
     with deferred_updates():
         z = graph(x)
     if not _same(y, z):
