@@ -16,8 +16,9 @@ ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu PIP_NO_CACHE_DIR=1
 
 WORKDIR /source
 COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY tools/install.py tools/locked.py tools/
 COPY src src
-RUN python -m pip install --constraint constraints.txt '.[demo]'
+RUN python tools/install.py '.[demo]'
 
 RUN useradd --create-home user
 USER user

@@ -1,6 +1,7 @@
 # `make demo` and `make test` need Python >= 3.11 (a C compiler makes them fast): they create .venv
-# and install the versions in constraints.txt. pip's own variables are honoured (PIP_INDEX_URL,
-# PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); see CONTRIBUTING.md for the smaller CPU build of torch.
+# and install the versions in constraints.txt, each file checked against its SHA-256 there. pip's
+# own variables are honoured (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); see
+# CONTRIBUTING.md for the smaller CPU build of torch.
 # Where apt-get may be used (as root, or by sudo without a password), they also install CMake and the
 # compiler and emulator of the Cortex-M tests; elsewhere those tests are skipped and say why.
 
@@ -13,8 +14,9 @@ FUZZ_SECONDS ?= 600
 FUZZ ?=
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-DECLARED := pyproject.toml constraints.txt
+INSTALL := $(BIN)/python tools/install.py
+LOCK := constraints.txt tools/install.py tools/locked.py
+DECLARED := pyproject.toml $(LOCK)
 
 # command:package
 BUILD := cmake:cmake c++:g++
@@ -26,7 +28,7 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 BROWSER := chromium:chromium
 
 .PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
-	clean
+	lock sbom audit clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
@@ -70,8 +72,20 @@ bench: $(VENV)/.stamp-bench
 same-bits: $(VENV)/.stamp-bench
 	$(BIN)/python benchmarks/same_bits.py $(SAME_BITS) --out runs/same_bits.json
 
-wheel: $(BIN)/python
-	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+wheel: $(VENV)/.stamp-build
+	$(BIN)/python -m pip wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+# After a version in constraints.txt was changed: the SHA-256 of its files, from the index.
+lock: $(VENV)/.stamp-lock
+	$(BIN)/python tools/lock.py
+
+# What constraints.txt lists, as CycloneDX JSON.
+sbom:
+	$(PYTHON) tools/sbom.py --out dist/samebits.cdx.json
+
+# Whether anything that constraints.txt lists is known to be vulnerable.
+audit:
+	$(PYTHON) tools/audit.py
 
 # The site, from docs/, README.md and the sources, into build/site; figures come from docs/records.
 docs: $(VENV)/.stamp-docs
@@ -90,38 +104,47 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch alone first, so that what comes after cannot choose another build of it.
-$(VENV)/.stamp-torch: constraints.txt | $(BIN)/python
+$(VENV)/.stamp-torch: $(LOCK) | $(BIN)/python
 	$(INSTALL) torch
 	touch $@
 
 $(VENV)/.stamp-demo: $(DECLARED) $(VENV)/.stamp-torch
-	$(INSTALL) -e '.[demo]'
+	$(INSTALL) '.[demo]'
 	touch $@
 
 $(VENV)/.stamp-test: $(DECLARED) $(VENV)/.stamp-torch
-	$(INSTALL) -e '.[test,lint]'
+	$(INSTALL) '.[test,lint]'
 	touch $@
 
 $(VENV)/.stamp-bench: $(DECLARED) $(VENV)/.stamp-torch
-	$(INSTALL) -e '.[bench]'
+	$(INSTALL) '.[bench]'
 	touch $@
 
 $(VENV)/.stamp-docs: $(DECLARED) $(VENV)/.stamp-torch
-	$(INSTALL) -e '.[docs]'
+	$(INSTALL) '.[docs]'
 	touch $@
 
 # For the notebooks of examples/.
 $(VENV)/.stamp-examples: $(DECLARED) $(VENV)/.stamp-test
-	$(INSTALL) -e '.[examples]'
+	$(INSTALL) '.[examples]'
+	touch $@
+
+# What builds the wheel.
+$(VENV)/.stamp-build: $(DECLARED) | $(BIN)/python
+	$(INSTALL) setuptools
+	touch $@
+
+$(VENV)/.stamp-lock: $(LOCK) | $(BIN)/python
+	$(INSTALL) uv
 	touch $@
 
 $(VENV)/.stamp-mutants: $(DECLARED) $(VENV)/.stamp-torch
-	$(INSTALL) -e '.[mutants]'
+	$(INSTALL) '.[mutants]'
 	touch $@
 
 # Not every Python has a build of it: never an error, and tried again the next time.
 $(VENV)/.stamp-tensorflow: $(DECLARED) $(VENV)/.stamp-test
-	@if $(INSTALL) -e '.[tensorflow]'; then touch $@; else \
+	@if $(INSTALL) '.[tensorflow]'; then touch $@; else \
 		echo "could not install: TensorFlow; the tests that need it are skipped"; fi
 
 # Alone, since it asks for one build of torch; the tests use it with any, without what it compiled.
@@ -147,7 +170,7 @@ $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 # A browser of the system, and what drives it; Playwright's own browsers are not fetched.
 $(VENV)/.stamp-browser: Makefile $(DECLARED) $(VENV)/.stamp-test
 	@tools/system_packages.sh $(BROWSER)
-	@if $(INSTALL) -e '.[browser]'; then touch $@; else \
+	@if $(INSTALL) '.[browser]'; then touch $@; else \
 		echo "could not install: Playwright; the tests that need it are skipped"; fi
 
 # System packages: never an error, since everything works without them but the tests that need them.

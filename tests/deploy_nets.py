@@ -212,7 +212,35 @@ def decoder_net():
     return nodes, modules
 
 
-NETS = {"image": image_net, "vector": vector_net, "pools": pools_net, "decoder": decoder_net}
+def between_net():
+    """Pixels between others, with ends in both ways, before a ReLU and as the output."""
+    nodes = [
+        Node("x", "input"),
+        Node("conv", "conv2d", ("x",), {"stride": 3, "padding": 1}),
+        Node("twice", "interpolate", ("conv",), {"size": (4, 4)}),
+        Node("relu", "relu", ("twice",)),
+        Node("corners", "interpolate", ("relu",), {"size": (7, 3), "corners": True}),
+        Node("mixed", "conv2d", ("corners",), {"padding": 1}),
+        Node("smaller", "interpolate", ("mixed",), {"size": (5, 1)}),
+    ]
+    modules = {
+        "conv": nn.Conv2d(2, 3, 3, 3, 1),
+        "twice": nn.Upsample(scale_factor=2, mode="bilinear"),
+        "relu": nn.ReLU(),
+        "corners": nn.Upsample((7, 3), mode="bilinear", align_corners=True),
+        "mixed": nn.Conv2d(3, 4, 3, padding=1),
+        "smaller": nn.Upsample((5, 1), mode="bilinear"),
+    }
+    return nodes, modules
+
+
+NETS = {
+    "image": image_net,
+    "vector": vector_net,
+    "pools": pools_net,
+    "decoder": decoder_net,
+    "between": between_net,
+}
 SHAPE = (2, 6, 6)
 OF_SUMS = ("linear", "conv2d", "conv_transpose2d")
 ROUNDING = (
@@ -222,6 +250,7 @@ ROUNDING = (
     "avg_pool",
     "adaptive_avg_pool",
     "global_avg_pool",
+    "interpolate",
     "add",
     "concat",
     "narrow",

@@ -14,9 +14,10 @@ help it: numpy 2.4 reads a null pointer where a ufunc gets no memory for a resul
 contiguous, Rust aborts, the C library aborts without memory for a thread. Such points are counted
 ("ended by a library"); their files and the resumed run are held to the same.
 
-    LD_PRELOAD=faults.so python failing.py FOLDER POINTS CASE ...
+    LD_PRELOAD=faults.so python failing.py FOLDER POINTS [--slice K/N] CASE ...
 
-prints a line of JSON for every case. POINTS is the number of points of each case; 0 is all.
+prints a line of JSON for every case. POINTS is the number of points of each case; 0 is all. Of N
+processes beside each other each takes its share (K from 0), and no point twice.
 """
 
 from __future__ import annotations
@@ -460,15 +461,24 @@ def bench(name: str, work: Path) -> Bench:
     template.mkdir(parents=True)
     case.prepare(template)
     for _ in range(2):  # the first imports modules, which the second finds here
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(template, folder)
-        if case.workers > 1:
-            watched = together(folder, case.words.split())[0]
-        else:
-            watched = alone(folder, case.words.split())
+        watched = undisturbed(case, template, folder)
         assert watched.code == 0, f"{name} without a failure: {watched.code}: {watched.err}"
         import_all(watched.modules)
     return Bench(name, case, template, state(template), state(folder), watched)
+
+
+def undisturbed(case: Case, template: Path, folder: Path) -> Ended:
+    """The command with nothing that fails; where workers did not meet in time, as on a busy
+    machine, once more."""
+    for _ in range(10):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        if case.workers == 1:
+            return alone(folder, case.words.split())
+        watched = together(folder, case.words.split())[0]
+        if watched.code == 0:
+            break
+    return watched
 
 
 def import_all(names: Sequence[str]) -> None:
@@ -497,6 +507,14 @@ def chosen(points: Sequence[Failure], number: int, seed: str) -> list[Failure]:
     return picked
 
 
+def share(points: Sequence[Failure], number: int, part: str) -> tuple[list[Failure], int]:
+    """The points that slice "K/N" may take, whatever the other processes find, and its number."""
+    own, of = (int(word) for word in part.split("/"))
+    taken = number // of + (own < number % of)
+    assert taken or not number, f"fewer points than slices: {number} and {of}"
+    return [point for point in points if point.number % of == own], taken
+
+
 def main(folder: str, number: str, *wanted: str) -> None:
     """Try points of cases by name; what was found as lines of JSON."""
     import torch
@@ -509,10 +527,13 @@ def main(folder: str, number: str, *wanted: str) -> None:
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(app)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    part = "0/1"
+    if wanted[:1] == ("--slice",):
+        part, wanted = wanted[1], wanted[2:]
     for name in wanted or CASES:
         work = Path(folder, name.replace(" ", "-"))
         made = bench(name, work)
-        points = chosen(made.points(), int(number), name)
+        points = chosen(*share(made.points(), int(number), part), name)
         wrong = [text for point in points if (text := made.at(point, work / "folder"))]
         kinds = dict(collections.Counter(point.kind for point in points))
         found = {"case": name, "points": kinds, "by libraries": made.by_libraries, "wrong": wrong}

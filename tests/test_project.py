@@ -58,7 +58,7 @@ def test_constraints_pin_every_dependency():
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     wanted = {re.split(r"[\[<>=!~; ]", need, maxsplit=1)[0] for group in groups for need in group}
     pinned = re.findall(
-        r"^([A-Za-z0-9_.-]+)==\S+$",
+        r"^([A-Za-z0-9_.-]+)==\S+ \\$",
         (ROOT / "constraints.txt").read_text(encoding="utf-8"),
         flags=re.MULTILINE,
     )
@@ -188,6 +188,7 @@ def test_the_container_of_the_program():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert f"\nFROM python:{pythons()[0]}-" in text
     copied = re.search(r"^COPY (.+) \./$", text, flags=re.MULTILINE)[1].split()
+    copied += re.search(r"^COPY (.+) tools/$", text, flags=re.MULTILINE)[1].split()
     kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     for name in (*copied, "src"):
         assert (ROOT / name).exists()

@@ -8,6 +8,7 @@ and a link read or write where nobody asked for it. A path that a user names may
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -62,6 +63,16 @@ def read(
             raise InputError(f"{path}: expected at most {most} bytes, found {size}; {advice}")
         ledger.keep(size, str(path))
         return file.read(size)
+
+
+def sha256(path: str | os.PathLike[str], *, within: Path | None = None) -> str:
+    """The SHA-256 of a regular file of any size, a part of which is in memory at a time. Raises as
+    `opened`."""
+    digest = hashlib.sha256()
+    with opened(path, within=within) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def append(path: Path, data: bytes, *, within: Path) -> None:

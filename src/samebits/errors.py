@@ -84,7 +84,8 @@ class CheckpointError(SamebitsError):
 
 
 class PackageError(SamebitsError):
-    """The files of a package are not those that its report states, or that samebits writes."""
+    """The files of a folder are not those that its report states or samebits writes, or that were
+    signed."""
 
 
 class WorkerError(SamebitsError):

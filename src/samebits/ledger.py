@@ -33,43 +33,53 @@ class Ledger:
     """The bytes that a load has taken.
 
     limit: bytes, None before anybody asked how much memory there is; given: a user chose them
-    files: those it has opened, by device and number; stored: their bytes
+    near:  bytes up to which nothing can be too much, so that nobody need ask
+    files: bytes of those it has opened, by device and number; stored: their sum, or an earlier one
     kept:  bytes that stay; held: those in hand for a while; waiting: threads that wait for them
     """
 
     limit: int | None
     given: bool
-    files: set[tuple[int, int]] = field(default_factory=set)
+    near: int = field(init=False)
+    files: dict[tuple[int, int], int] = field(default_factory=dict)
     stored: int = 0
     kept: int = 0
     held: int = 0
     waiting: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    changed: threading.Condition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.near = FREE if self.limit is None else self.limit
+        self.changed = threading.Condition(self.lock)
 
     def opens(self, status: os.stat_result) -> None:
-        """Count the bytes of a file, once."""
-        with self.changed:
-            if (status.st_dev, status.st_ino) not in self.files:
-                self.files.add((status.st_dev, status.st_ino))
-                self.stored += status.st_size
+        """Count the bytes of a file, once. One operation, for which no thread waits."""
+        self.files[status.st_dev, status.st_ino] = status.st_size
 
     def room(self, size: int) -> bool:
         """Whether so many bytes more are within the limit, which is asked for when it matters."""
         total = self.kept + self.held + size
         if self.limit is None and total > FREE:
             self.limit = min(LARGEST, free_memory() // 2)
+            self.near = min(FREE, self.limit)
         return self.limit is None or total <= self.limit
 
     def check(self, size: int, where: str) -> None:
         """Raise InputError where there is no room for so many bytes more."""
         total = self.kept + self.held + size
+        if total <= self.near:
+            return
         if not self.room(size):
             raise InputError(
                 f"{where}: expected at most {self.limit} bytes in memory for all that is read, "
                 f"found {total}; {ADVICE}"
             )
+        if self.given or total <= RATIO * max(self.stored, SMALL):
+            return
+        self.stored = sum(list(self.files.values()))  # seldom: it grows with what they become
         most = RATIO * max(self.stored, SMALL)
-        if not self.given and total > most:
+        if total > most:
             raise InputError(
                 f"{where}: expected at most {most} bytes in memory of what is stored in "
                 f"{self.stored}, found {total}; {ADVICE}"
@@ -90,7 +100,7 @@ def keep(size: int, where: str) -> None:
     """Charge bytes that stay until the load ends. where: what messages call it. Raises InputError
     where there is no room for them."""
     ledger = _current()
-    with ledger.changed:
+    with ledger.lock:
         ledger.check(size, where)
         ledger.kept += size
 
@@ -110,28 +120,43 @@ def hold(size: int, where: str) -> AbstractContextManager[None]:
     return _Held(size, where, _current())
 
 
+def ample(size: int) -> bool:
+    """Whether so many bytes more are far from being too much: they may be held for a group at once,
+    which costs less than for each of its files."""
+    ledger = _current()
+    return ledger.kept + ledger.held + size <= ledger.near
+
+
 class _Held:
     """Bytes in hand: a class, since a generator would cost as much as all else that it does."""
+
+    __slots__ = ("ledger", "size", "token", "where")
 
     def __init__(self, size: int, where: str, ledger: Ledger) -> None:
         self.size, self.where, self.ledger = size, where, ledger
 
     def __enter__(self) -> None:
         ledger = self.ledger
-        with ledger.changed:
-            # Who has bytes in hand already would wait for itself.
-            while ledger.held and not ledger.room(self.size) and not _HOLDS.get():
-                ledger.waiting += 1
-                ledger.changed.wait()
-                ledger.waiting -= 1
-            ledger.check(self.size, self.where)
+        with ledger.lock:
+            if ledger.kept + ledger.held + self.size > ledger.near:
+                self._wait()
             ledger.held += self.size
         self.token = _HOLDS.set(True)
+
+    def _wait(self) -> None:
+        """Until other threads have left room. Raises InputError where there will be none."""
+        ledger = self.ledger
+        # Who has bytes in hand already would wait for itself.
+        while ledger.held and not ledger.room(self.size) and not _HOLDS.get():
+            ledger.waiting += 1
+            ledger.changed.wait()
+            ledger.waiting -= 1
+        ledger.check(self.size, self.where)
 
     def __exit__(self, *raised: object) -> None:
         _HOLDS.reset(self.token)
         ledger = self.ledger
-        with ledger.changed:
+        with ledger.lock:
             ledger.held -= self.size
             if ledger.waiting:
                 ledger.changed.notify_all()

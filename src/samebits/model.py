@@ -60,7 +60,7 @@ class Model:
     rate:     samples per second of the recordings it was trained on, if it was and says so
     earlier:  how the data of its training was read, of a training folder
     fidelity: what quantization kept of the float network, as far as the file says
-    package:  the folder of C that the graph was read from as a whole
+    package:  the folder that it was read from as a whole: of C, of firmware or of a training run
     sources:  prefix and files of that C, once it is proved to be what samebits writes for the graph
               (`verification.package.checked`): what backends of generated C build
     """
@@ -260,7 +260,7 @@ def load_firmware(path: Path) -> Model:
                 "program"
             )
         path, within = found[0], path
-    return Model(str(path), firmware=read_program(path, within))
+    return Model(str(path), firmware=read_program(path, within), package=within)
 
 
 def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
@@ -268,21 +268,25 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
     float network of a float32 run."""
     from samebits.train.deployed.deploy import deployed
     from samebits.train.deployed.export import to_graph
-    from samebits.train.run.restore import open_trained
+    from samebits.train.run.restore import open_trained, zero_input
 
     opened = open_trained(path, arch, progress.note)
+    folder = path if path.is_dir() else None
     if opened.exponents is None:
-        from torch import float32, int64, zeros
-
         from samebits.pytorch import import_module
 
-        tokens = len(opened.input_shape) == 1 and not opened.rows
-        kind = int64 if tokens else float32
-        graph = import_module(opened.model, (zeros(1, *opened.input_shape, dtype=kind),))
-        return Model(str(path), graph, rate=opened.rate, earlier=opened.earlier)
+        graph = import_module(opened.model, (zero_input(opened.input_shape, opened.rows),))
+        return Model(str(path), graph, rate=opened.rate, earlier=opened.earlier, package=folder)
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
-    return Model(str(path), graph, deployed=frozen, rate=opened.rate, earlier=opened.earlier)
+    return Model(
+        str(path),
+        graph,
+        deployed=frozen,
+        rate=opened.rate,
+        earlier=opened.earlier,
+        package=folder,
+    )
 
 
 def _read_exported(path: Path) -> Graph:

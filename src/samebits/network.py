@@ -16,7 +16,6 @@ from samebits.errors import (
     FidelityError,
     FidelityWarning,
     InputError,
-    PackageError,
     SamebitsError,
     UnsupportedError,
 )
@@ -160,6 +159,7 @@ class Network(Reported):
         backends: Sequence[str] | None = None,
         *,
         available: bool = False,
+        signers: str | Path | None = None,
         seed: int = 0,
         **reading: Unpack[Reading],
     ) -> Verification:
@@ -172,32 +172,35 @@ class Network(Reported):
                    the usual ones that can run, onnxruntime in its integer form where binary32 may
                    differ, and the result says which were left out
         available: every backend of this kind of model that can run here, instead
+        signers:   of a folder: a file of allowed signers (`man ssh-keygen`), one of whom must have
+                   signed its report.json, of a training folder its result.json
         reading:   of a file or folder: its options, such as `resize`; of arrays for the network of
                    a training folder: `prepared` (`data.Reading`)
 
         Of a folder that `compile` or `ship` wrote, all files are checked first, and backends of
         generated C build the C of that folder. Where one differs, is missing or is not of the
-        package, or where another version wrote it, nothing is built or run, and the result is
-        false: `refused` says why.
+        package, where another version wrote it, or where no signature of `signers` holds, nothing
+        is built or run, and the result is false: `refused` says why. Of a folder of firmware and of
+        a training folder the files are compared with the SHA-256 that it states; `checked` says
+        what that leaves open.
 
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
         from samebits.verification.inputs import chosen_of, given_codes, name_of, step
-        from samebits.verification.package import checked
         from samebits.verification.run import chosen_backends, verify_model
+        from samebits.verification.sealed import check_folder
 
         if isinstance(backends, str):
             raise InputError(
                 f"backends: expected a list of names, found the text {backends!r}; give a list"
             )
         names, strict = chosen_backends(self.model, backends, available)
-        try:
-            model, sealed = checked(self.model)
-        except PackageError as error:
-            return Verification(self.source, 0, {}, (), refused=str(error))
-        taken = given_codes(samples, model, seed, reading)
+        folder = check_folder(self.model, signers)
+        if folder.refused:
+            return Verification(self.source, 0, {}, (), refused=folder.refused)
+        taken = given_codes(samples, folder.model, seed, reading)
         usual = backends is None and not available
-        expected, verdicts = verify_model(model, taken, names, strict=strict, promised=usual)
+        expected, verdicts = verify_model(folder.model, taken, names, strict=strict, promised=usual)
         ports = self.interface
         return Verification(
             self.source,
@@ -207,7 +210,7 @@ class Network(Reported):
             name_of(samples),
             chosen_of(reading),
             seed,
-            sealed,
+            *folder.said,
         )
 
     @settled
@@ -342,6 +345,7 @@ class Network(Reported):
         requantize: bool | None = None,
         steps: int | None = None,
         stream: bool | None = None,
+        sign: str | Path | None = None,
     ) -> CompiledNetwork | Firmware:
         """Generate portable C, or firmware of the neural processor (which takes float networks).
 
@@ -357,6 +361,8 @@ class Network(Reported):
         native_dim, mantissa: npu: native dimension (16), bits beside the sign (15)
         requantize: npu: partial products go through binary16 between tiles
         steps:  npu: length of a recurrent network's sequences, if not its own
+        sign:   a private key of yours, or the public one of a key in ssh-agent: report.json.sig is
+                its signature of report.json, by ssh-keygen
 
         Raises InputError for options of another target, and where `out` holds other files;
         UnsupportedError for operators without a counterpart.
@@ -388,15 +394,15 @@ class Network(Reported):
         if target == "npu":
             native = 16 if native_dim is None else native_dim
             bits = 15 if mantissa is None else mantissa
-            return firmware_of(self.model, Path(out), native, bits, bool(requantize), steps)
-        net = self.as_steps() if stream else self
+            return firmware_of(self.model, Path(out), native, bits, bool(requantize), steps, sign)
         return package_of(
-            net.model,
+            (self.as_steps() if stream else self).model,
             Path(out),
             "model" if prefix is None else prefix,
             "portable" if cpu is None else cpu,
             "make" if package is None else package,
             bool(sizes),
+            sign,
         )
 
     @settled

@@ -45,9 +45,12 @@ class Verification(Reported):
     inputs:   as the command line names the samples; "" for what it cannot name
     reading:  how they were read: the options that were given (data.Reading)
     seed:     of random:N
-    sealed:   the SHA-256 of report.json, of a package of C whose files were all found to be what
-              samebits writes for its model.onnx; "" of anything else
-    refused:  why a package was not run: which of its files differ, or that another version wrote it
+    sealed:   the SHA-256 of report.json (of a training folder: result.json), of a folder whose
+              files were all found to be as that states; "" of anything else
+    checked:  what of the folder was compared, and what was not
+    signer:   who signed it, by the name in the file of allowed signers
+    refused:  why a folder was not run: which of its files differ, that another version wrote it, or
+              that no signature of it holds
     """
 
     source: str
@@ -58,6 +61,8 @@ class Verification(Reported):
     reading: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     sealed: str = ""
+    checked: str = ""
+    signer: str = ""
     refused: str = ""
 
     @property
@@ -78,6 +83,8 @@ class Verification(Reported):
             "verdicts": [v.to_dict() for v in self.verdicts],
             **({"report_sha256": self.sealed} if self.sealed else {}),
             **({"refused": self.refused} if self.refused else {}),
+            **({"checked": self.checked} if self.checked else {}),
+            **({"signer": self.signer} if self.signer else {}),
         }
 
     def report(self) -> Report:
@@ -104,11 +111,10 @@ class Verification(Reported):
             ]
             if v.note and not v.equal:
                 lines.append(f"{v.backend}: {v.note}")
-        if self.sealed:
-            lines.append(
-                "every file is what this version writes for its model.onnx; report.json: sha256 "
-                f"{self.sealed}"
-            )
+        if self.checked:
+            lines.append(printable(self.checked))
+        if self.signer:
+            lines.append(f"signed by {printable(self.signer)}")
         columns = ("backend", "differing", "of", "largest", "samples", "sha256")
         table = [Table(columns, rows, code=columns[-1:])] if rows else []
         left_out = sum(v.skipped is not None for v in self.verdicts)
@@ -189,6 +195,7 @@ class CompiledNetwork(Reported):
 
     audio: folder of the features, for a model of recordings. package: the layout of the folder
     model: the network as data. report_sha256: of report.json, which states that of all other files
+    signature: of report.json, if a key was given
     """
 
     source: str
@@ -201,6 +208,7 @@ class CompiledNetwork(Reported):
     package: str = "make"
     model: Model | None = None
     report_sha256: str = ""
+    signature: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -209,6 +217,7 @@ class CompiledNetwork(Reported):
             "out": str(self.folder),
             "package": self.package,
             "report_sha256": self.report_sha256,
+            "signature": _named(self.signature),
             "memory": asdict(self.memory),
             "tables": asdict(self.tables),
             "targets": [asdict(needs) for needs in self.targets],
@@ -253,7 +262,7 @@ class CompiledNetwork(Reported):
             [
                 section(Table(columns, rows), *lines),
                 section(
-                    f"report.json, which seals all files: sha256 {self.report_sha256}",
+                    *_sealed(self.report_sha256, self.signature),
                     f"written: {self.folder}; try: make -C {self.folder} test"
                     if self.package == "make"
                     else f"written: {self.folder}, for {self.package}; see its README.md",
@@ -271,6 +280,16 @@ class CompiledNetwork(Reported):
         made = [section(*part.blocks, title="Generated C") for part in self.report().sections[:1]]
         facts = NetworkFacts(made=made, saved=str(self.folder))
         return network_sections(self.model, kind_name(self.model), facts)
+
+
+def _named(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _sealed(sha256: str, signature: Path | None) -> list[str]:
+    """The lines of a folder's report and of its signature."""
+    lines = [f"report.json, which seals all files: sha256 {sha256}"]
+    return lines if signature is None else [*lines, f"signed: {signature}"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +322,16 @@ class Profile(Reported):
 
 @dataclass(frozen=True, eq=False)
 class Firmware(Reported):
-    """A program of the neural processor, written with its memory image beside it."""
+    """A program of the neural processor, written with its memory image beside it.
+
+    report_sha256: of report.json, which states that of both. signature: of it, if a key was given
+    """
 
     source: str
     path: Path
     program: Program
+    report_sha256: str = ""
+    signature: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -321,6 +345,8 @@ class Firmware(Reported):
             "inputs": {h.name: list(h.shape) for h in program.hints if h.kind == "input"},
             "outputs": {h.name: list(h.shape) for h in program.hints if h.kind == "output"},
             "depths": dict(program.depths),
+            "report_sha256": self.report_sha256,
+            "signature": _named(self.signature),
         }
 
     def report(self) -> Report:
@@ -331,8 +357,9 @@ class Firmware(Reported):
             f"{count} instructions, native dimension {native}",
             [
                 section(
+                    *_sealed(self.report_sha256, self.signature),
                     f"written: {self.path}; try: samebits simulate {self.path} --inputs X.npz "
-                    "--out Y.npz"
+                    "--out Y.npz",
                 )
             ],
             self._page,

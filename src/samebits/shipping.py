@@ -17,6 +17,8 @@ from samebits.callables import is_callable_name
 from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import PAGE, check_folder, replace_folder
 from samebits.codegen.packaging.projects import PROJECTS
+from samebits.codegen.packaging.signature import given_key, signature_of
+from samebits.codegen.run.interface import REPORT
 from samebits.codegen.run.targets import find_board
 from samebits.data.options import options_given
 from samebits.errors import InputError
@@ -141,6 +143,7 @@ def ship(
     cpu: str | None = None,
     backends: Sequence[str] | None = None,
     board: str | None = None,
+    sign: str | Path | None = None,
     example: Any = None,
     arch: str | None = None,
     **reading: Unpack[PartReading],
@@ -164,6 +167,7 @@ def ship(
                  written is compared too, where this machine has a compiler
     board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
                  processor, such as cortex-m3
+    sign:        a key, as `Network.compile` takes it
 
     Raises InputError for options that do not apply, an `out` that holds other files, and a board or
     backend that cannot run here, all before any work; else as `quantize` and `Network.compile`.
@@ -171,6 +175,7 @@ def ship(
     out = Path(out)
     cpu = _checked(package, cpu, backends, board)
     check_folder(out)
+    key = given_key(sign)
     part, reading = part_and_rest(reading)
     how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
     wanted = floor_of(floor)
@@ -182,7 +187,7 @@ def ship(
         on_board = net.verify(BOARD_INPUTS, [board])
     if not found or (on_board is not None and not on_board):
         return Shipment(net, found, None, on_board, board)
-    compiled = _written(net, found, out, package, cpu)
+    compiled = _written(net, found, out, package, cpu, key)
     return Shipment(net, found, compiled, on_board, board)
 
 
@@ -298,7 +303,12 @@ def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
 
 
 def _written(
-    net: Network, found: Verification, out: Path, package: str, cpu: str | None
+    net: Network,
+    found: Verification,
+    out: Path,
+    package: str,
+    cpu: str | None,
+    key: Path | None,
 ) -> CompiledNetwork:
     """The package and the page, as one folder that takes the place of an earlier one."""
     with tempfile.TemporaryDirectory(prefix="samebits-") as work:
@@ -311,6 +321,7 @@ def _written(
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
-    sha256 = replace_folder(out, files)
+    sha256 = replace_folder(out, files, key)
     audio = None if compiled.audio is None else out / compiled.audio.name
-    return replace(compiled, folder=out, audio=audio, report_sha256=sha256)
+    signature = None if key is None else out / signature_of(REPORT)
+    return replace(compiled, folder=out, audio=audio, report_sha256=sha256, signature=signature)

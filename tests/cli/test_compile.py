@@ -120,7 +120,7 @@ def test_json_is_one_object(samebits, tiny, tmp_path):
     assert done.out.count("\n") == 1
     record = json.loads(done.out)
     assert list(record) == [
-        "model", "out", "package", "report_sha256", "memory", "tables", "targets",
+        "model", "out", "package", "report_sha256", "signature", "memory", "tables", "targets",
     ]  # fmt: skip
     assert record["report_sha256"] == sha256((out / "report.json").read_bytes()).hexdigest()
     assert (record["model"], record["out"], record["targets"]) == (str(tiny), str(out), [])

@@ -13,7 +13,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 import torch
-from google.protobuf.message import EncodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 import samebits as sb
 from samebits import api, progress
@@ -173,6 +173,7 @@ def test_a_warning_is_a_sentence(samebits, audit):
         (SystemError("<method 'at'> returned NULL without setting an exception"), "enough free"),
         (SystemError("error return without exception set"), "enough free memory"),
         (EncodeError("Failed to serialize proto"), "enough free memory"),
+        (DecodeError("Error parsing message: Arena alloc failed"), "enough free memory"),
     ],
 )
 def test_out_of_memory(samebits, audit, error, amount):

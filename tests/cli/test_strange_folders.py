@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_models import float_file
+
 SECONDS = 60  # of a command, which takes one or two; a wait would not end
 TRAINING = ("--arch", "mlp", "--epochs", "2", "--batch", "32")
 
@@ -155,8 +157,22 @@ def places_written(log: str, here: Path) -> set[str]:
     return found
 
 
+MADE = {
+    "train": lambda run, data, out: ("train", "--data", data, *TRAINING, "--out", out / "run"),
+    "quantize": lambda run, data, out: (
+        *("quantize", run.parent / "float.onnx", "--calibration", data),
+        *("--out", out / "q.onnx", "--report", out / "page.html"),
+    ),
+    "plan": lambda run, data, out: (
+        *("plan", "--arch", "mlp", "--batch", "8", "--input", "1,8,8", "--memory-budget", "100%"),
+        *("--threads", "1", "--out", out / "plan.json", "--report", out / "page.html"),
+    ),
+}
+TRACED = COMMANDS | MADE
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", TRACED)
 def test_nothing_is_written_elsewhere(name: str, trained: Path, npz: Path, tmp_path: Path) -> None:
     """Traced: a command writes below --out, the user's cache and the temporary folder alone; and
     of a folder with links, nothing that they lead to is opened."""
@@ -164,11 +180,13 @@ def test_nothing_is_written_elsewhere(name: str, trained: Path, npz: Path, tmp_p
         pytest.skip("needs strace, which is not installed")
     run, outside, made = tmp_path / "run", tmp_path / "outside", tmp_path / "made"
     places = {"XDG_CACHE_HOME": tmp_path / "cache", "TMPDIR": tmp_path / "temporary"}
-    for place in (*places.values(), outside):
+    for place in (*places.values(), outside, made):
         place.mkdir()
+    if name == "quantize":
+        float_file(tmp_path / "float.onnx", ("N", 1, 6, 6))
     environment = {**os.environ, **{key: str(place) for key, place in places.items()}}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    for links in (False, True):
+    for links in (False,) if name in MADE else (False, True):
         shutil.copytree(trained, run, dirs_exist_ok=True)
         if name == "resume":
             unfinish(run)
@@ -177,20 +195,24 @@ def test_nothing_is_written_elsewhere(name: str, trained: Path, npz: Path, tmp_p
                 (run / file).unlink(missing_ok=True)
                 (run / file).symlink_to(outside / file)
         log = tmp_path / "log"
-        command = [sys.executable, "-m", "samebits", *map(str, COMMANDS[name](run, npz, made))]
-        subprocess.run(
+        command = [sys.executable, "-m", "samebits", *map(str, TRACED[name](run, npz, made))]
+        done = subprocess.run(
             ["strace", "-f", "-y", "-qq", "-e", f"trace={WRITING}", "-o", str(log), *command],
             env=environment,
             cwd=tmp_path,
             capture_output=True,
             timeout=600,
         )
+        assert links or done.returncode == 0, done.stderr
         text = log.read_text(errors="replace")
         allowed = (run, made, *places.values(), Path("/dev"), Path("/proc"))
+        written = places_written(text, tmp_path)
         strange = [
             path
-            for path in sorted(places_written(text, tmp_path))
+            for path in sorted(written)
             if not any(Path(path).is_relative_to(place) for place in allowed)
         ]
         assert strange == []
         assert str(outside) not in text
+        if name in MADE:
+            assert any(Path(path).is_relative_to(made) for path in written)

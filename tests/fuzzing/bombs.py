@@ -12,6 +12,7 @@ import io
 import json
 import re
 import resource
+import struct
 import sys
 import tempfile
 import time
@@ -30,8 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from pyarrow import parquet
 
-from fuzzing.harness import MEMORY as BEYOND
-from fuzzing.harness import MEMORY_WORDS
+from fuzzing.bounds import BEYOND, MEMORY, MEMORY_WORDS
 from samebits import data
 from samebits.data.options import DataOptions
 from samebits.errors import SamebitsError
@@ -39,18 +39,19 @@ from samebits.model import load
 from samebits.samples import in_memory
 
 LARGEST = 1_000_000  # bytes of a file
-MEMORY = 512 << 20  # bytes that reading one may take
 Reader = Callable[[], object]
 Maker = Callable[[Path], Reader]  # writes files into a folder; gives what reads them
 SIDE = 9000  # pixels
 
 
-def pictures(kind: str, mode: str, **options: object) -> Maker:
+def pictures(
+    kind: str, mode: str, size: tuple[int, int] = (SIDE, SIDE), **options: object
+) -> Maker:
     """A folder of images of one colour, read as a folder of classes."""
 
     def make(folder: Path) -> Reader:
         stream = io.BytesIO()
-        Image.new(mode, (SIDE, SIDE)).save(stream, kind, **options)
+        Image.new(mode, size).save(stream, kind, **options)
         for place in ("train/a", "train/b", "test/a", "test/b"):
             (folder / place).mkdir(parents=True)
             (folder / place / f"x.{kind.lower()}").write_bytes(stream.getvalue())
@@ -59,13 +60,19 @@ def pictures(kind: str, mode: str, **options: object) -> Maker:
     return make
 
 
-def masks(folder: Path) -> Reader:
-    """Masks of one class."""
-    for split in ("train", "test"):
-        for name in ("images", "masks"):
-            (folder / split / name).mkdir(parents=True)
-            Image.new("L", (SIDE, SIDE)).save(folder / split / name / "x.png")
-    return lambda: data.load(str(folder))
+def masks(size: tuple[int, int] = (SIDE, SIDE)) -> Maker:
+    """Masks of two classes, of which one is a pixel."""
+
+    def make(folder: Path) -> Reader:
+        for split in ("train", "test"):
+            for name in ("images", "masks"):
+                (folder / split / name).mkdir(parents=True)
+                made = Image.new("L", size)
+                made.putpixel((0, 0), 1)
+                made.save(folder / split / name / "x.png")
+        return lambda: data.load(str(folder))
+
+    return make
 
 
 def archive(**arrays: tuple[tuple[int, ...], str]) -> Maker:
@@ -104,6 +111,38 @@ def table(kind: str, **options: object) -> Maker:
     return make
 
 
+def varint(value: int, length: int = 1) -> bytes:
+    """A signed number as Thrift's compact protocol writes it, of at least so many bytes."""
+    left, found = 2 * value, bytearray()
+    while left > 127 or len(found) < length - 1:
+        found.append(left & 127 | 128)
+        left >>= 7
+    return bytes((*found, left))
+
+
+def lying(path: Path, stated: int) -> None:
+    """Let the footer of a Parquet file of one row group say that it holds `stated` bytes."""
+    real = varint(parquet.read_metadata(path).row_group(0).total_byte_size)
+    content = path.read_bytes()
+    (length,) = struct.unpack("<I", content[-8:-4])
+    pages, footer = content[: -8 - length], content[-8 - length :]
+    path.write_bytes(pages + footer.replace(real, varint(stated, len(real))))
+
+
+def lying_table(rows: int = 1900, word: int = 1 << 20, stated: int = 100) -> Maker:
+    """A table that is one page of a long word in all rows, of which the footer says few bytes."""
+
+    def make(folder: Path) -> Reader:
+        words = pyarrow.array(["x" * word] * rows)
+        made = pyarrow.table({"w": words, "i": np.arange(rows), "y": np.arange(rows) % 2})
+        options = {"compression": "zstd", "use_dictionary": False, "data_page_size": 1 << 30}
+        parquet.write_table(made, folder / "x.parquet", **options)
+        lying(folder / "x.parquet", stated)
+        return lambda: data.load(str(folder / "x.parquet"))
+
+    return make
+
+
 def csv(text: str) -> Maker:
     """A table of a row that is repeated."""
 
@@ -116,27 +155,31 @@ def csv(text: str) -> Maker:
     return make
 
 
-def text(folder: Path) -> Reader:
+def text(size: int = LARGEST) -> Maker:
     """Windows of a text."""
-    (folder / "x.txt").write_bytes(bytes(range(256)) * (LARGEST // 256))
-    return lambda: data.load(str(folder / "x.txt"))
+
+    def make(folder: Path) -> Reader:
+        (folder / "x.txt").write_bytes(bytes(range(256)) * (size // 256))
+        return lambda: data.load(str(folder / "x.txt"))
+
+    return make
 
 
-def recordings(rate: int) -> Maker:
+def recordings(rate: int, channels: int = 1) -> Maker:
     """Recordings of another rate than 16 kHz."""
 
     def make(folder: Path) -> Reader:
         for place in ("train/a", "train/b", "test/a", "test/b"):
             (folder / place).mkdir(parents=True)
             with wave.open(str(folder / place / "x.wav"), "wb") as file:
-                file.setparams((1, 2, rate, 0, "NONE", ""))
+                file.setparams((channels, 2, rate, 0, "NONE", ""))
                 file.writeframes(bytes(min(LARGEST - 1000, 120 * rate)))
         return lambda: data.load(str(folder), options=DataOptions(resample=True))
 
     return make
 
 
-def network(*operators: str) -> Maker:
+def network(*operators: str, count: int = 1 << 27) -> Maker:
     """Constants that a few operators make of a few numbers."""
     nodes = {
         "ConstantOfShape": helper.make_node("ConstantOfShape", ["size"], ["c"]),
@@ -146,12 +189,12 @@ def network(*operators: str) -> Maker:
     }
 
     def make(folder: Path) -> Reader:
-        size = np.array([1 << 27], np.int64)
+        size = np.array([count], np.int64)
         constants = {
             "size": size,
             "one": np.ones(1, np.float32),
             "zero": np.array(0.0, np.float32),
-            "count": np.array(float(1 << 27), np.float32),
+            "count": np.array(float(count), np.float32),
             "step": np.array(1.0, np.float32),
         }
         made = [nodes[operator] for operator in operators]
@@ -202,14 +245,18 @@ def packed(compression: int) -> Maker:
     return make
 
 
-def saved(folder: Path) -> Reader:
+def saved(rows: int = 1 << 28) -> Maker:
     """A data set of Hugging Face of columns without a value."""
-    made = pyarrow.table({"a": pyarrow.nulls(1 << 28), "b": pyarrow.nulls(1 << 28)})
-    with pyarrow.ipc.new_stream(folder / "x.arrow", made.schema) as stream:
-        stream.write_table(made)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "x.arrow"}]}))
-    (folder / "dataset_info.json").write_text("{}")
-    return lambda: data.load(str(folder))
+
+    def make(folder: Path) -> Reader:
+        made = pyarrow.table({"a": pyarrow.nulls(rows), "b": pyarrow.nulls(rows)})
+        with pyarrow.ipc.new_stream(folder / "x.arrow", made.schema) as stream:
+            stream.write_table(made)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "x.arrow"}]}))
+        (folder / "dataset_info.json").write_text("{}")
+        return lambda: data.load(str(folder))
+
+    return make
 
 
 BOMBS: dict[str, Maker] = {
@@ -217,7 +264,7 @@ BOMBS: dict[str, Maker] = {
     "png": pictures("PNG", "RGBA"),
     "png palette": pictures("PNG", "P"),
     "jpeg": pictures("JPEG", "L"),
-    "masks": masks,
+    "masks": masks(),
     "npz": archive(x=((1 << 29,), "uint8")),
     "npz rows": archive(x=((1 << 16, 1 << 12), "uint8"), y=((1 << 16,), "int64")),
     "npz of bzip2": packed(zipfile.ZIP_BZIP2),
@@ -228,10 +275,11 @@ BOMBS: dict[str, Maker] = {
     "parquet with prefixes": table("words", use_dictionary=False, column_encoding={
         "w": "DELTA_BYTE_ARRAY", "y": "PLAIN"}),
     "parquet of fixed length": table("fixed"),
+    "parquet that lies": lying_table(),
     "csv of nothing": csv("," * 2000),
     "csv of digits": csv(",".join("1234567890" * 100)),
     "csv of words": csv("a,b,c"),
-    "text": text,
+    "text": text(),
     "recordings of 8 kHz": recordings(8000),
     "recordings of 44.1 kHz": recordings(44100),
     "onnx constant": network("ConstantOfShape"),
@@ -239,7 +287,7 @@ BOMBS: dict[str, Maker] = {
     "onnx tile": network("Tile"),
     "onnx range": network("Range"),
     "pt2": exported,
-    "saved by Hugging Face": saved,
+    "saved by Hugging Face": saved(),
 }  # fmt: skip
 
 

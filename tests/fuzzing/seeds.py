@@ -60,6 +60,19 @@ def strange_folder() -> Iterator[bytes]:
     yield b"checkpoint-00000001.safetensors pipe\nconfig.json 1\n"
 
 
+def strange_data() -> Iterator[bytes]:
+    """The kind of a folder, and what replaces its entries."""
+    for name in ("images", "recordings", "masks", "tables", "saved", "flat", "network"):
+        yield f"{name}\ntrain/a/0.png none\n".encode()
+
+
+def bomb() -> Iterator[bytes]:
+    """Small ones of every kind."""
+    yield from (b"picture PNG L 100 100", b"picture WEBP RGB 200 100", b"picture JPEG L 90 80")
+    yield from (b"masks 100 100", b"array uint8 int64 100 10", b"sound 4000 1")
+    yield from (b"constant Expand 100", b"table 300 100 100", b"text 10000", b"constant Range 64")
+
+
 def firmware() -> Iterator[bytes]:
     """A program and its image."""
     for name in SMALL:

@@ -46,7 +46,7 @@ def kept(folder: Path) -> Path:
 
 
 def loads(build) -> bool:
-    return cache.library("x", build).samebits_answer() == 42
+    return cache.library("x", lambda kept: build()).samebits_answer() == 42
 
 
 def test_compiled_once(folder, answer):
@@ -197,6 +197,26 @@ def test_a_run_without_a_cache_has_native_kernels():
     assert done.stderr.count(unkept("/dev/null/samebits: Not a directory")) == 1
 
 
+@pytest.mark.parametrize("place", ["no folder", "no rights"])
+def test_what_cannot_be_kept_is_compiled_quickly(folder, tmp_path, answer, monkeypatch, place):
+    """Short runs without a cache would take longer than without native kernels at all."""
+    monkeypatch.setenv("CC", stub(tmp_path, answer))
+    if place == "no folder":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "stub"))
+    else:
+        folder.mkdir(0o700)
+        monkeypatch.setattr(os, "access", lambda path, mode: path != folder)  # root may write
+        monkeypatch.setattr(cache, "write_atomically", refused)
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert build.load().samebits_answer() == 42
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [line.split()[1] for line in calls] == ["--version", "-O2"]
+
+
+def refused(path, data, mode):
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
 def test_two_processes_at_once(folder, answer):
     """The other one compiles while this one does: the same bytes, or others that are as good."""
     assert loads(lambda: loads(lambda: answer) and answer)
@@ -211,7 +231,7 @@ def test_two_processes_at_once(folder, answer):
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs files in memory, as Linux has")
 def test_what_happens_to_the_file_later_does_not_matter(folder, answer):
     """A mapped file that is truncated ends the process with SIGBUS."""
-    library = cache.library("x", lambda: answer)
+    library = cache.library("x", lambda kept: answer)
     kept(folder).write_bytes(b"")
     assert library.samebits_answer() == 42
 

@@ -21,7 +21,7 @@ from samebits.train import (
     clip_grad_norm_,
     clip_grad_value_,
 )
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 
 def gradients(seed: int):
@@ -46,7 +46,7 @@ def parameters_of(parts):
         shape = (5, 6, 2, 5) if size == 300 else (size,)
         parameter = BFPParameter.from_real(torch.ones(shape))
         tensors = tuple((torch.tensor(c, dtype=torch.int32).view(shape), e) for c, e in of_one)
-        parameter.grad = BFPTensor.of(Value.of_parts(tensors))
+        parameter.grad = BFPTensor.of(BFPValue.of_parts(tensors))
         made.append(parameter)
     return made
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, reads, whole
+from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, Sign, reads, whole
 from samebits.cli.output import show, working
 
 
@@ -68,6 +68,7 @@ def compile_command(
             "and values.",
         ),
     ] = None,
+    sign: Sign = None,
     report: Page = None,
     arch: Arch = None,
     quiet: Quiet = False,
@@ -92,6 +93,7 @@ def compile_command(
             requantize=requantize,
             steps=steps,
             stream=stream,
+            sign=sign,
         )
         if report is not None:
             result.report().save(report)

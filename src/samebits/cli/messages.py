@@ -18,9 +18,9 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 
 _ASKED = re.compile(r"(?:[Tt]ried|[Uu]nable) to allocate:? ([\d.]+ \w+)")
 _MEMORY = re.compile(
-    # The last are protobuf's words; files above its limit are refused before.
+    # The last two are protobuf's words; files above its limit are refused before.
     r"out of memory|not enough memory|can(?:'t|not) allocate memory|bad_alloc|ALLOC_FAILED"
-    r"|Failed to serialize proto",
+    r"|Failed to serialize proto|Arena alloc failed",
     re.IGNORECASE,
 )
 # What Python says of C code that failed and did not say why: seen where numpy, or Python's own

@@ -201,6 +201,14 @@ Page = Annotated[
     Path | None,
     file_ending(".html", "Write the page of what was made, as samebits report does."),
 ]
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="KEY",
+        help="Sign report.json by ssh-keygen: a private key of yours, or the public one of a key "
+        "in ssh-agent.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import EXCERPT, SAMPLE_READING, Arch, AsJson, Quiet, reads
+from samebits.cli.options import EXCERPT, SAMPLE_READING, Arch, AsJson, Quiet, Sign, reads
 from samebits.cli.output import show, working
 
 
@@ -78,6 +78,7 @@ def ship_command(
             help="Compute a few inputs on this emulated board too, such as cortex-m3.",
         ),
     ] = None,
+    sign: Sign = None,
     arch: Arch = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -103,6 +104,7 @@ def ship_command(
             cpu=cpu,
             backends=names,
             board=board,
+            sign=sign,
             arch=arch,
             **reading,
         )

@@ -42,6 +42,14 @@ def verify_command(
             help="Of a compiled folder: write the same package there again, before it is checked.",
         ),
     ] = None,
+    signers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Of a folder: allowed signers (man ssh-keygen), one of whom must have signed its "
+            "report.json, of a training folder its result.json.",
+        ),
+    ] = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
@@ -50,7 +58,8 @@ def verify_command(
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference.
 
-    Of a compiled folder every file is checked first, and its own C is built.
+    Of a compiled folder every file is checked first, and its own C is built. Of a folder of
+    firmware and of a training folder the files are compared with the SHA-256 that it states.
     """
     names = None if backends is None else [name.strip() for name in backends.split(",")]
     with working(quiet, as_json):
@@ -59,6 +68,8 @@ def verify_command(
         net = api.load(model, arch=arch)
         if rebuild is not None:
             net.rebuild(rebuild)
-        result = net.verify(inputs, names, available=available, seed=seed, **reading)
+        result = net.verify(
+            inputs, names, available=available, signers=signers, seed=seed, **reading
+        )
     show(result, as_json, *([] if rebuild is None else [rebuild]))
     raise typer.Exit(0 if result else 1)

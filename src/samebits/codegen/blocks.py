@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from samebits.codegen.lowering.calls import CallList, KernelCall, ValueCalls
 from samebits.codegen.lowering.conv import BAND_BYTES, SLACK
+from samebits.codegen.lowering.extents import LARGEST_EXTENT
 from samebits.codegen.lowering.move import copied
 from samebits.codegen.memory import (
     Place,
@@ -72,9 +73,9 @@ class StepBlocks:
 def step_blocks(calls: CallList) -> StepBlocks | None:
     """The phases and the memory of a block of time steps.
 
-    None where there is nothing to gain: no product can be computed for several time steps; and
-    where a state becomes what another state was (the copies at the end of a step would have an
-    order).
+    None where there is nothing to gain: no product can be computed for several time steps; where a
+    state becomes what another state was (the copies at the end of a step would have an order); and
+    where the rows of a block would be too large (lowering/extents.py).
     """
     graph = calls.graph
     roots = views(calls)
@@ -102,7 +103,10 @@ def step_blocks(calls: CallList) -> StepBlocks | None:
     phases = _phases(entries, roots, {name: stays.get(name, name) for name in states})
     if not any(phase.rows for phase in phases):
         return None
-    return _placed(replace(calls, entries=tuple(entries)), phases, roots, places)
+    made = _placed(replace(calls, entries=tuple(entries)), phases, roots, places)
+    ports = (graph.values[name] for name in (*graph.own_inputs, *graph.own_outputs))
+    largest = max((STEPS * byte_size(value) for value in ports), default=0)
+    return made if max(largest, made.rows, made.scratch) < LARGEST_EXTENT else None
 
 
 def _given(calls: CallList, roots: dict[str, str]) -> dict[str, Place]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.codegen import stream
+from samebits.codegen import checked, stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.call_text import CallWriter, Constants, numbers
 from samebits.codegen.header import About, declaration
@@ -41,6 +41,7 @@ def source(
         f'#include "{prefix}_constants.h"',
         '#include "samebits/samebits_kernels.h"',
         "",
+        *checked.prototypes(calls.graph, prefix),
         *writer.declared,
         "#ifdef SAMEBITS_TRACE",
         f"#define {upper}_LAYER(index, codes, count, width) \\",
@@ -60,6 +61,7 @@ def source(
         "",
         *_selftest(calls, prefix, answer),
         *stream.definitions(calls, layout, blocked, prefix, writer),
+        *checked.definitions(calls.graph, prefix, about, answer),
     ]
     return "\n".join(lines) + "\n"
 

@@ -61,6 +61,7 @@ def header(
         f'#define {upper}_VERSION "{about.version}" /* of samebits */',
         *([f'#define {upper}_SHA256 "{about.sha256}" /* of model.onnx */'] if about.sha256 else []),
         "",
+        *_promises(graph, prefix),
         *_ports(graph, prefix),
         *_memory(layout, blocked, prefix),
         *_instance(prefix, about),
@@ -84,6 +85,12 @@ def parameters(graph: Graph, prefix: str, *, test: bool = False) -> list[str]:
         *(f"{constant}{prefix}_input{i}_t *input{i}" for i in range(len(graph.inputs))),
         *(f"{prefix}_output{i}_t *output{i}" for i in range(len(graph.outputs))),
     ]
+
+
+def init_checked(prefix: str) -> str:
+    """The function that a debug build has in the place of model_init, without the semicolon."""
+    head = f"void {prefix}_init_checked("
+    return f"{head}{wrapped_list([f'{prefix}_t *net', 'void *arena', 'size_t bytes'], len(head))})"
 
 
 def declaration(graph: Graph, prefix: str, name: str, kind: str, *, test: bool = False) -> str:
@@ -122,6 +129,32 @@ def ports(graph: Graph) -> list[tuple[str, Value]]:
         (f"{kind}{index}", graph.values[name])
         for kind, names in pairs
         for index, name in enumerate(names)
+    ]
+
+
+def _promises(graph: Graph, prefix: str) -> list[str]:
+    """Promises of callers, and the names of the functions of a debug build, which checks them."""
+    names, made = ["run", "selftest"], f"{prefix.upper()}_INSTANCE or {prefix}_init"
+    last = " *     nor anything else that is given, while inputs may overlap each other"
+    promised = [f"{last}."]
+    if graph.states:
+        names += ["reset", "step", "steps"]
+        before = "or a copy, before its first step"
+        promised = [f"{last};", f" *   - a state holds what {prefix}_reset wrote, {before}."]
+    return [
+        "/* What every call promises:",
+        " *   - no pointer is null, and each is at an address that suits its type;",
+        f" *   - {made} made the instance; two calls at a time have one each;",
+        " *   - each array has the SIZE of its port; what is written overlaps neither the arena",
+        *promised,
+        " * Nothing checks it: a call that breaks it gives wrong codes or overwrites memory. A",
+        " * debug build, with -DSAMEBITS_DEBUG for all files, asserts it and names the argument;",
+        " * not threads and sizes of arrays, and that of the arena only where the compiler knows",
+        f" * what {prefix}_init is given. It does not link with files built without. */",
+        "#ifdef SAMEBITS_DEBUG",
+        *(f"#define {prefix}_{name} {prefix}_{name}_checked" for name in names),
+        "#endif",
+        "",
     ]
 
 
@@ -237,8 +270,15 @@ def _instance(prefix: str, about: About) -> list[str]:
             ]
         ),
         "",
-        f"/* An instance over {upper}_ARENA_BYTES bytes of the caller's, aligned. */",
+        f"/* An instance over {upper}_ARENA_BYTES bytes of the caller's, or more, at a multiple of",
+        f" * {upper}_ARENA_ALIGNMENT; nothing else uses them while a function runs. */",
+        "#ifdef SAMEBITS_DEBUG",
+        f"#define {prefix}_init(net, arena) \\",
+        f"    {prefix}_init_checked(net, arena, SAMEBITS_BYTES(arena))",
+        f"{init_checked(prefix)};",
+        "#else",
         f"void {prefix}_init({prefix}_t *net, void *arena);",
+        "#endif",
         "",
     ]
 
@@ -247,11 +287,11 @@ def _functions(calls: CallList, prefix: str) -> list[str]:
     """Declarations of model_run, model_selftest and the trace."""
     graph, upper = calls.graph, prefix.upper()
     return [
-        "/* Outputs must not overlap inputs. */",
+        "/* Codes from inputs to outputs. */",
         f"{declaration(graph, prefix, 'run', 'void')};",
         "",
-        "/* Runs a known case, which overwrites what is given, and compares: 0 where this machine",
-        " * computes what the model was generated to compute. */",
+        "/* Runs a known case, which overwrites what is given, inputs too, and compares: 0 where",
+        " * this machine computes what the model was generated to compute. */",
         f"{declaration(graph, prefix, 'selftest', 'int', test=True)};",
         "",
         f"#define {upper}_LAYERS {len(calls.entries)}",

@@ -28,7 +28,7 @@ STEPS = 16  # of the test sequence: chunks of 1, of 7 (which leave a rest), and 
 
 def state_bytes(graph: Graph) -> int:
     """Bytes of the struct of states, 0 without states."""
-    members = _members(graph)
+    members = state_members(graph)
     if not members:
         return 0
     used = sum(byte_size(value) for _, value in members)
@@ -37,7 +37,7 @@ def state_bytes(graph: Graph) -> int:
 
 def declarations(graph: Graph, prefix: str) -> list[str]:
     """Lines of the header, none without states."""
-    members = _members(graph)
+    members = state_members(graph)
     if not members:
         return []
     own = len(graph.own_inputs)
@@ -52,6 +52,9 @@ def declarations(graph: Graph, prefix: str) -> list[str]:
         " * padding. Its bytes may be stored, and copied back to go on from there. */",
         "typedef struct {",
         *fields,
+        "#ifdef SAMEBITS_DEBUG",
+        f"    uint8_t mark[8]; /* {prefix}_reset has written the state */",
+        "#endif",
         f"}} {prefix}_state_t;",
         "",
         "/* The state before the first step. */",
@@ -60,7 +63,7 @@ def declarations(graph: Graph, prefix: str) -> list[str]:
         f"/* One step: {prefix}_run on the state, which becomes that of the next step. */",
         f"{_step(graph, prefix)};",
         "",
-        "/* `steps` steps: inputs and outputs of each lie one after the other. */",
+        "/* `steps` steps, 0 or more: inputs and outputs of each lie one after the other. */",
         f"{_steps(graph, prefix)};",
         "",
     ]
@@ -91,7 +94,7 @@ def definitions(
         table = writer.constants.name(codes) if (codes != codes[0]).any() else ""
         text = f"{table}[i]" if table else str(int(codes[0]))
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
-    used = sum(byte_size(value) for _, value in _members(graph))
+    used = sum(byte_size(value) for _, value in state_members(graph))
     if state_bytes(graph) > used:
         reset.append(f"    for (i = 0; i < {state_bytes(graph) - used}; i++) state->unused[i] = 0;")
     return [
@@ -154,7 +157,7 @@ def _all_steps(
         "#if SAMEBITS_BLOCKS",
         *own,
         f"/* Up to {STEPS_OF_BLOCK} steps; products that wait for no state, for all at once. */",
-        f"static {_function(graph, prefix, 'block', ['int32_t steps'])} {{",
+        f"{step_function(graph, prefix, 'block', ['int32_t steps'], 'static void')} {{",
         *body,
         "}",
         "",
@@ -306,8 +309,8 @@ def sequence_test(graph: Graph, prefix: str) -> str:
     return text
 
 
-def _members(graph: Graph) -> list[tuple[int, Value]]:
-    """Index and type of every state, the wider ones first."""
+def state_members(graph: Graph) -> list[tuple[int, Value]]:
+    """Index and type of every state, the wider ones first, as the struct has them."""
     values = [graph.values[state.input] for state in graph.states]
     return sorted(enumerate(values), key=lambda item: -_width(item[1]))
 
@@ -317,14 +320,16 @@ def _width(value: Value) -> int:
 
 
 def _step(graph: Graph, prefix: str) -> str:
-    return _function(graph, prefix, "step", [])
+    return step_function(graph, prefix, "step", [])
 
 
 def _steps(graph: Graph, prefix: str) -> str:
-    return _function(graph, prefix, "steps", ["int32_t steps"])
+    return step_function(graph, prefix, "steps", ["int32_t steps"])
 
 
-def _function(graph: Graph, prefix: str, name: str, more: Sequence[str]) -> str:
+def step_function(
+    graph: Graph, prefix: str, name: str, more: Sequence[str], kind: str = "void"
+) -> str:
     """The head of a C function on the struct of states, inputs and outputs; `more`: parameters
     after the struct."""
     parameters = [
@@ -334,5 +339,5 @@ def _function(graph: Graph, prefix: str, name: str, more: Sequence[str]) -> str:
         *(f"const {prefix}_input{i}_t *input{i}" for i in range(len(graph.own_inputs))),
         *(f"{prefix}_output{i}_t *output{i}" for i in range(len(graph.own_outputs))),
     ]
-    head = f"void {prefix}_{name}("
+    head = f"{kind} {prefix}_{name}("
     return f"{head}{wrapped_list(parameters, len(head))})"

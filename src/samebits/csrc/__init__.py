@@ -11,7 +11,7 @@ import signal
 import subprocess
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +91,24 @@ def _ended_with_us() -> Iterator[Callable[[int], None]]:
 
 
 def run_to_end(
-    command: Sequence[str], limit: float, text: str | None = None, **options: Any
+    command: Sequence[str],
+    limit: float,
+    text: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """A process that has ended, with whatever code; its messages are in English.
 
-    options: of subprocess.Popen. Raises TimeoutExpired where it runs longer than `limit` seconds
-    (it is killed, with all that it started, as where a signal ends this process), OSError where it
-    cannot be started.
+    environment: by default that of this process. options: of subprocess.Popen. Raises
+    TimeoutExpired where it runs longer than `limit` seconds (it is killed, with all that it
+    started, as where a signal ends this process), OSError where it cannot be started.
     """
-    environment = {**os.environ, "LC_ALL": "C"}
+    given = {**(os.environ if environment is None else environment), "LC_ALL": "C"}
     with (
         _ended_with_us() as started,
         subprocess.Popen(
-            command, env=environment, text=True, errors="replace", start_new_session=True, **options
+            command, env=given, text=True, errors="replace", start_new_session=True, **options
         ) as process,
     ):
         try:

@@ -2,12 +2,18 @@
  *
  * Training (csrc/training), the inference kernels and the audio features include this one file, so
  * that what the specifications call rne() has one definition in C. It is copied as it is into
- * generated packages, that is into other people's programs: hence C99, no dependency but stdint.h,
- * and the prefix samebits_ on the file and on every name, in training too. */
+ * generated packages, that is into other people's programs: hence C99, no dependency but limits.h
+ * and stdint.h, and the prefix samebits_ on the file and on every name, in training too. */
 #ifndef SAMEBITS_INTEGER_H
 #define SAMEBITS_INTEGER_H
 
+#include <limits.h>
 #include <stdint.h>
+
+/* Tools that have no limits.h go on. */
+#if defined(INT_MAX) && INT_MAX < 2147483647
+#error "samebits needs an int of 32 bits, in which products of codes are computed"
+#endif
 
 #if defined(__GNUC__)
 #define SAMEBITS_INLINE static inline __attribute__((always_inline))

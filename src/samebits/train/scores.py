@@ -10,12 +10,12 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows, softmax
 from samebits.spec.training.loss import LN_2, real
-from samebits.train.value import Move, Value
+from samebits.train.value import BFPValue, Move
 
 FITTING = -8  # shifts of d * log2(e) up to which the loss of a class fits int64
 
 
-class LogProbabilities(Value):
+class LogProbabilities(BFPValue):
     """Logits, of which all that counts is a difference along an axis: log-probabilities.
 
     `codes` and `exponent` are those of the logits, which losses take as they are. `values()` gives
@@ -28,7 +28,7 @@ class LogProbabilities(Value):
     along: int
 
     @staticmethod
-    def of(logits: Value, along: int) -> LogProbabilities:
+    def of(logits: BFPValue, along: int) -> LogProbabilities:
         """The log-probabilities of logits; no width is decided."""
         twin = LogProbabilities.__new__(LogProbabilities)
         twin._copy(logits)
@@ -38,7 +38,7 @@ class LogProbabilities(Value):
     def _twin(self) -> LogProbabilities:
         return LogProbabilities.of(self, self.along)
 
-    def moved(self, move: Move) -> Value:
+    def moved(self, move: Move) -> BFPValue:
         """The same in other places. Raises UnsupportedError where a vector comes apart."""
         y = super().moved(move)
         size = self.shape[self.along]

@@ -14,7 +14,7 @@ from samebits.kernels.protocol import CODE_TYPE
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
-from samebits.train.value import Value, requantized
+from samebits.train.value import BFPValue, requantized
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,20 @@ def narrowed(
     shifts: Tensor | None,
     divisor: int = 1,
     largest: int | None = None,
-) -> Value:
+) -> BFPValue:
     """acc * 2**exponent / divisor as codes of `bits` whose channels have shifts, one rounding.
 
     largest: as `requantized` takes it. Raises RangeError where an exponent with its shift would be
     above 127.
     """
     if shifts is None:
-        return Value(*requantized(acc, exponent, bits, divisor, largest), bits)
+        return BFPValue(*requantized(acc, exponent, bits, divisor, largest), bits)
     assert isinstance(exponent, Tensor)
     codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=kernels.of(acc))
-    return Value(codes.to(CODE_TYPE[bits]), own, bits, shifts=shifts)
+    return BFPValue(codes.to(CODE_TYPE[bits]), own, bits, shifts=shifts)
 
 
-def rounded(acc: Tensor, exponent: Exponent, bits: int, peaks: ChannelPeaks | None) -> Value:
+def rounded(acc: Tensor, exponent: Exponent, bits: int, peaks: ChannelPeaks | None) -> BFPValue:
     """The output of a layer as codes of `bits`: shifts by what was seen before, which it joins."""
     if peaks is None:
         return narrowed(acc, exponent, bits, None)

@@ -21,7 +21,7 @@ from samebits.train import advice
 from samebits.train.quantize import largest_magnitude, quantize_real, quantize_rows
 from samebits.train.signatures import check_arguments, of_aten
 from samebits.train.sums import Sums
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 from samebits.train.widths import Widths
 
 WIDTHS = Widths()
@@ -31,10 +31,10 @@ class BFPTensor(torch.Tensor):
     """value = codes * 2**exponent over the whole tensor; codes int8, int16 or int32.
 
     To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers
-    work as usual; all that it holds is a `Value`, by whose words it is read.
+    work as usual; all that it holds is a `BFPValue`, by whose words it is read.
     """
 
-    value: Value
+    value: BFPValue
 
     @staticmethod
     def __new__(
@@ -45,10 +45,10 @@ class BFPTensor(torch.Tensor):
         bits: int | None = None,
         shifts: Tensor | None = None,
     ) -> BFPTensor:
-        return cls.of(Value(codes, exponent, bits, bound, shifts))
+        return cls.of(BFPValue(codes, exponent, bits, bound, shifts))
 
     @classmethod
-    def of(cls, value: Value) -> BFPTensor:
+    def of(cls, value: BFPValue) -> BFPTensor:
         """A tensor that holds a value, which others may hold too."""
         tensor: BFPTensor = torch.Tensor._make_wrapper_subclass(
             cls, value.shape, dtype=torch.float32, device=value.device
@@ -63,7 +63,7 @@ class BFPTensor(torch.Tensor):
 
     @property
     def bounds(self) -> tuple[int | None, ...]:
-        """Of max|codes|, per part, where the producer knows one."""
+        """Bounds of max|codes|, one for each part, where the producer knows one."""
         return self.value.bounds
 
     @property
@@ -213,7 +213,7 @@ class BFPTensor(torch.Tensor):
             return BFPTensor.of(args[0].as_value().cloned())
         if func is aten.zero_.default:
             zero = torch.zeros_like(args[0].parts[0][0], dtype=torch.int32)
-            args[0].value = Value(zero, formats.EXPONENT_MIN, bound=0)
+            args[0].value = BFPValue(zero, formats.EXPONENT_MIN, bound=0)
             return args[0]
         both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
         if func is aten.add.Tensor and both:
@@ -227,8 +227,8 @@ class BFPTensor(torch.Tensor):
             "indexing; read values with .dequantize()"
         )
 
-    def as_value(self) -> Value:
-        """What a detached tensor holds."""
+    def as_value(self) -> BFPValue:
+        """The value of a detached or cloned tensor."""
         return self.value
 
 
@@ -288,10 +288,10 @@ class BFPParameter(BFPTensor):
         """int64 [] or int8 [rows], kept current for state_dict()."""
         return self.value.cell
 
-    def as_value(self) -> Value:
+    def as_value(self) -> BFPValue:
         """The joint value: a detached or cloned parameter is no state."""
         value, exponent = self.joint()
-        return Value(value.to(torch.int32), exponent)
+        return BFPValue(value.to(torch.int32), exponent)
 
     @staticmethod
     def from_real(  # type: ignore[override]  # a layer's widths, not one of codes

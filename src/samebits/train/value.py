@@ -1,4 +1,4 @@
-"""What operations of training compute on: integer codes and their exponents, and weight states."""
+"""Values of training operations: integer codes and their exponents, and weight states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from samebits.train.widths import Widths
 Move = Callable[[Tensor], Tensor]  # codes -> the same codes in other places
 
 
-class Value:
+class BFPValue:
     """value = codes * 2**exponent; codes int8, int16 or int32, one exponent or exponents by rows.
 
     A gradient with several contributions keeps them apart (`parts`) until it is read: sums are
@@ -77,42 +77,42 @@ class Value:
         self.shifts = None
 
     @staticmethod
-    def of_parts(parts: tuple[Part, ...], bounds: tuple[int | None, ...] = ()) -> Value:
+    def of_parts(parts: tuple[Part, ...], bounds: tuple[int | None, ...] = ()) -> BFPValue:
         """A gradient of several contributions, each with its bound where one is known."""
-        value = Value.__new__(Value)
+        value = BFPValue.__new__(BFPValue)
         value._set(parts, parts[0][0].shape)
         value.bounds = bounds or value.bounds
         return value
 
     @staticmethod
-    def of_sums(sums: Sums, shape: tuple[int, ...], *moves: Move) -> Value:
+    def of_sums(sums: Sums, shape: tuple[int, ...], *moves: Move) -> BFPValue:
         """A value of a width that is not decided yet: the sums, moved into `shape`."""
-        value = Value.__new__(Value)
+        value = BFPValue.__new__(BFPValue)
         value._set((), torch.Size(shape))
         value._sums, value._moves, value.bounds = sums, moves, (None,)
         return value
 
     @staticmethod
-    def opened(codes: Tensor, exponent: int) -> Value:
+    def opened(codes: Tensor, exponent: int) -> BFPValue:
         """Deployed sums of 32 bits, which a layer takes as 8 bits and a softmax as 16."""
-        value = Value(codes, exponent)
+        value = BFPValue(codes, exponent)
         value._open = True
         return value
 
-    def used_up(self) -> Value:
+    def used_up(self) -> BFPValue:
         """A value of the same shape and width whose codes are gone: reading them is an error."""
-        value = Value.__new__(Value)
+        value = BFPValue.__new__(BFPValue)
         value._set((), self.shape)
         value._bits, value._layer_bits = self._bits, self._layer_bits
         return value
 
-    def without_tensors(self, joint: bool = True) -> tuple[Value, list[Tensor]]:
+    def without_tensors(self, joint: bool = True) -> tuple[BFPValue, list[Tensor]]:
         """A frame, which has all but the codes, and the codes; for `with_tensors`.
 
         joint: of a weight, whether the delayed update is taken out, too
         """
         if self._sums is not None or len(self._parts) != 1:
-            return Value(*self.resolved(), self._bits).without_tensors()
+            return BFPValue(*self.resolved(), self._bits).without_tensors()
         ((codes, exponent),) = self._parts
         frame = self._twin()
         frame._parts = ((None, exponent),)  # type: ignore[assignment]
@@ -123,26 +123,26 @@ class Value:
         """Whether codes have been taken out."""
         return len(self._parts) == 1 and self._parts[0][0] is None
 
-    def with_tensors(self, tensors: Iterator[Tensor]) -> Value:
+    def with_tensors(self, tensors: Iterator[Tensor]) -> BFPValue:
         """A frame with the codes that were taken out of it, or others."""
         whole = self._twin()
         whole._parts = ((next(tensors), self._parts[0][1]),)
         return whole
 
-    def _copy(self, other: Value) -> None:
+    def _copy(self, other: BFPValue) -> None:
         """All that is known of another value."""
         self._set(other._parts, other.shape)
         self._bits, self._layer_bits, self._open = other._bits, other._layer_bits, other._open
         self._sums, self._moves, self.bounds = other._sums, other._moves, other.bounds
         self.allowed, self.shifts = other.allowed, other.shifts
 
-    def _twin(self) -> Value:
+    def _twin(self) -> BFPValue:
         """The same value in an object of its own."""
-        value = Value.__new__(Value)
+        value = BFPValue.__new__(BFPValue)
         value._copy(self)
         return value
 
-    def cloned(self) -> Value:
+    def cloned(self) -> BFPValue:
         """The same value with codes of its own; sums, which nobody writes, are shared."""
         if self._sums is not None:
             return self
@@ -273,7 +273,7 @@ class Value:
 
     # --- the same value, otherwise ----------------------------------------------------------
 
-    def narrowed(self) -> Value:
+    def narrowed(self) -> BFPValue:
         """As bfp8, which layers take, with one rounding of the exact value.
 
         Elements that were moved are rounded as parts of the whole tensor that a layer computed, to
@@ -282,15 +282,15 @@ class Value:
         if self._sums is not None:
             bits, shifts = self._sums.bits, self._sums.shifts
             if shifts is None:
-                return Value(*self._moved(self._sums.narrow()), bits)
-            y = Value(*self._sums.narrow(), bits, shifts=shifts)
+                return BFPValue(*self._moved(self._sums.narrow()), bits)
+            y = BFPValue(*self._sums.narrow(), bits, shifts=shifts)
             for move in self._moves:
                 y = y.moved(move)
             return y
         bits = self.layer_bits
-        return Value(*requantized(*self.resolved(), bits), bits)
+        return BFPValue(*requantized(*self.resolved(), bits), bits)
 
-    def masked(self, allowed: Tensor) -> Value:
+    def masked(self, allowed: Tensor) -> BFPValue:
         """The same codes, of which only those at `allowed` count, and only to a softmax."""
         twin = self._twin()
         twin._parts, twin._layer_bits = self.parts, self.layer_bits
@@ -298,39 +298,39 @@ class Value:
         twin.allowed = allowed if self.allowed is None else self.allowed & allowed
         return twin
 
-    def moved(self, move: Move) -> Value:
+    def moved(self, move: Move) -> BFPValue:
         """The same codes in other places; no width is decided."""
         if self.shifts is not None:
             codes, exponent, shifts = self.shifted()
             assert isinstance(exponent, Tensor)
             assert shifts is not None
             codes, exponent, shifts = rows.moved_shifts(codes, exponent, shifts, move)
-            return Value(codes, exponent, self._bits, shifts=shifts)
+            return BFPValue(codes, exponent, self._bits, shifts=shifts)
         if self._sums is None:
-            twin = Value(*moved_part(self.resolved(), move), self._bits)
+            twin = BFPValue(*moved_part(self.resolved(), move), self._bits)
             twin._layer_bits, twin._open = self._layer_bits, self._open
             return twin
         shape = tuple(move(torch.empty(self.shape, device="meta")).shape)
-        return Value.of_sums(self._sums, shape, *self._moves, move)
+        return BFPValue.of_sums(self._sums, shape, *self._moves, move)
 
-    def summed(self) -> Value:
+    def summed(self) -> BFPValue:
         """A gradient as one part of 16 or 32 bits, which kernels take.
 
         Codes of 8 bits, which a caller of `backward` may give, are widened.
         """
         if len(self._parts) > 1:  # not `resolved`, which would keep the sum beside the parts
-            return Value(*kernels.of(self._parts[0][0]).resolve(list(self._parts)))
+            return BFPValue(*kernels.of(self._parts[0][0]).resolve(list(self._parts)))
         codes, exponent = self.resolved()
         if codes.dtype == torch.int8:
-            return Value(codes.to(torch.int16), exponent)
-        return self if self.shifts is None and self._sums is None else Value(codes, exponent)
+            return BFPValue(codes.to(torch.int16), exponent)
+        return self if self.shifts is None and self._sums is None else BFPValue(codes, exponent)
 
-    def __add__(self, other: Value) -> Value:
+    def __add__(self, other: BFPValue) -> BFPValue:
         """Both contributions to a gradient, apart."""
-        return Value.of_parts(self.parts + other.parts, self.bounds + other.bounds)
+        return BFPValue.of_parts(self.parts + other.parts, self.bounds + other.bounds)
 
 
-class Weight(Value):
+class Weight(BFPValue):
     """The state of a trained tensor: codes W (int8) and delayed update A (int16).
 
     Value: (W * 2**15 - A) * 2**(exponent - 15). Products take W alone; A holds what updates have
@@ -359,7 +359,7 @@ class Weight(Value):
         value, exponent = self.joint()
         return times_power(value.double(), exponent)
 
-    def without_tensors(self, joint: bool = True) -> tuple[Value, list[Tensor]]:
+    def without_tensors(self, joint: bool = True) -> tuple[BFPValue, list[Tensor]]:
         ((codes, exponent),) = self._parts
         frame = Weight(codes, exponent, self.delayed, self.widths, self.cell)
         frame._parts = ((None, exponent),)  # type: ignore[assignment]
@@ -380,7 +380,7 @@ class Weight(Value):
 
 def is_activation(argument: object) -> bool:
     """Whether an argument of an operation is a value that is no weight."""
-    return isinstance(argument, Value) and not isinstance(argument, Weight)
+    return isinstance(argument, BFPValue) and not isinstance(argument, Weight)
 
 
 def same_parts(a: Part, b: Part) -> bool:
@@ -412,14 +412,14 @@ def requantized(
     return k.requantize(acc, largest, exponent, bits, divisor)
 
 
-def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> Value:
+def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> BFPValue:
     """acc * 2**exponent as bfp32, shifted right only as far as it must be (training.md 1.2).
 
     layer_bits: of the codes that a layer takes
     """
     k = kernels.of(acc)
     largest = k.largest_of(acc) if isinstance(exponent, int) else 0
-    return Value(*k.shorten(acc, largest, exponent), layer_bits=layer_bits)
+    return BFPValue(*k.shorten(acc, largest, exponent), layer_bits=layer_bits)
 
 
 Term = tuple[Tensor, Exponent, int]  # integers below 2**bits, their exponent and bits

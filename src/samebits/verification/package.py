@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,10 +20,11 @@ from samebits.codegen.packaging.seal import (
     read_seal,
     seal,
 )
-from samebits.codegen.run.interface import REPORT
+from samebits.codegen.packaging.signature import LARGEST_SIGNATURE, signature_of
+from samebits.codegen.run.interface import LARGEST_REPORT, REPORT
 from samebits.data.audio import LogMel
 from samebits.errors import InputError, PackageError, SamebitsError
-from samebits.model import ONNX_FILE, Model
+from samebits.model import ONNX_FILE, Model, kind_of
 from samebits.onnx import from_bytes
 from samebits.onnx.reader.load import MAX_FILE
 from samebits.verification.inputs import random_codes
@@ -31,6 +32,7 @@ from samebits.verification.inputs import random_codes
 AUDIO = "audio"  # folder of the features, in that of a model of recordings
 VECTORS = 8  # samples of a package's own test
 LARGEST_PAGE = 1 << 30  # bytes
+SIGNATURE = signature_of(REPORT)
 
 
 def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> Package:
@@ -55,9 +57,14 @@ def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> P
     )
 
 
-def checked(model: Model) -> tuple[Model, str]:
+def checked(
+    model: Model, signed: Callable[[bytes], object] = lambda report: None
+) -> tuple[Model, str]:
     """The model with the C of the folder that it was read from, where that is a package of C, and
     the SHA-256 of its report; any other model as it is, and "".
+
+    signed: sees the bytes of the report before anything is compared, and raises where they are not
+    signed
 
     Every file has the SHA-256 that the folder's report states, and is what this version writes for
     its model.onnx and the options of the report, byte for byte; `sources` are those bytes, so that
@@ -66,12 +73,14 @@ def checked(model: Model) -> tuple[Model, str]:
     Raises PackageError, which names the files, where one differs, is missing or is not of the
     package, and where another version wrote the folder.
     """
-    folder = model.package
+    folder = folder_of_c(model)
     if folder is None:
         return model, ""
     progress.stage("checking the package")
-    report, stated = read_seal(folder)
-    found = check_seal(folder, stated)
+    data = file_bytes(folder, REPORT, LARGEST_REPORT)
+    signed(data)
+    report, stated = read_seal(folder, data)
+    found = {**check_seal(folder, stated), REPORT: hashlib.sha256(data).hexdigest()}
     made = _again(folder, report)
     check_same(folder, found, _hashes(made, found), f"samebits {made.report.version}")
     return replace(model, sources=(made.report.prefix, made.sources)), found[REPORT]
@@ -79,12 +88,12 @@ def checked(model: Model) -> tuple[Model, str]:
 
 def rebuild(model: Model, out: Path) -> str:
     """Write the package that a model was read from anew, from its model.onnx and the options of its
-    report; the SHA-256 of the report. The page of `ship` is copied.
+    report; the SHA-256 of the report. The page of `ship` and a signature are copied.
 
     Raises InputError for a model from elsewhere, PackageError where another version wrote the
     folder, or its report cannot be read.
     """
-    folder = model.package
+    folder = folder_of_c(model)
     if folder is None:
         raise InputError(
             f"{model.source}: expected a folder that samebits compile or ship wrote to build "
@@ -92,8 +101,19 @@ def rebuild(model: Model, out: Path) -> str:
         )
     report, stated = read_seal(folder)
     made = _again(folder, report)
-    pages = {PAGE: file_bytes(folder, PAGE, LARGEST_PAGE)} if PAGE in stated else {}
-    return replace_folder(out, {**made.files, **pages})
+    kept = {PAGE: LARGEST_PAGE} if PAGE in stated else {}
+    if (folder / SIGNATURE).exists():
+        kept[SIGNATURE] = LARGEST_SIGNATURE
+    copies = {name: file_bytes(folder, name, most) for name, most in kept.items()}
+    return replace_folder(out, {**made.files, **copies})
+
+
+def folder_of_c(model: Model) -> Path | None:
+    """The package of C that a model was read from as a whole; None for any other model."""
+    folder = model.package
+    if folder is None or model.firmware is not None or kind_of(folder) != "graph":
+        return None
+    return folder
 
 
 def _again(folder: Path, report: Mapping[str, Any]) -> Package:

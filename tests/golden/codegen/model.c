@@ -3,6 +3,20 @@
 #include "model_constants.h"
 #include "samebits/samebits_kernels.h"
 
+#ifdef SAMEBITS_DEBUG
+#include "samebits/samebits_debug.h"
+/* The functions proper; those that check their arguments are at the end. */
+#undef model_init
+#undef model_run
+#undef model_selftest
+static void model_init(model_t *net, void *arena);
+static void model_run(const model_t *net, const model_input0_t *input0,
+                      const model_input1_t *input1, model_output0_t *output0,
+                      model_output1_t *output1);
+static int model_selftest(const model_t *net, model_input0_t *input0, model_input1_t *input1,
+                          model_output0_t *output0, model_output1_t *output1);
+#endif
+
 static const samebits_conv model_p0 = {
     .batch = 1,
     .height = 4,
@@ -144,3 +158,70 @@ int model_selftest(const model_t *net, model_input0_t *input0, model_input1_t *i
     hash = samebits_hash(hash, output1, 4, MODEL_OUTPUT1_SIZE);
     return hash != expected;
 }
+
+#ifdef SAMEBITS_DEBUG
+void model_init_checked(model_t *net, void *arena, size_t bytes) {
+    SAMEBITS_ASSERT(net != 0, "net is null");
+    SAMEBITS_ASSERT(arena != 0, "arena is null");
+    SAMEBITS_ASSERT((uintptr_t)arena % MODEL_ARENA_ALIGNMENT == 0,
+                    "arena is not at a multiple of 8 bytes");
+    SAMEBITS_ASSERT(bytes >= MODEL_ARENA_BYTES, "arena is shorter than MODEL_ARENA_BYTES");
+    model_init(net, arena);
+}
+
+void model_run_checked(const model_t *net, const model_input0_t *input0,
+                       const model_input1_t *input1, model_output0_t *output0,
+                       model_output1_t *output1) {
+    SAMEBITS_ASSERT(net != 0, "net is null");
+    SAMEBITS_ASSERT(net->kernels == &samebits_kernels_0,
+                    "net was not made by MODEL_INSTANCE or model_init");
+    SAMEBITS_ASSERT(input0 != 0, "input0 is null");
+    SAMEBITS_ASSERT(input1 != 0, "input1 is null");
+    SAMEBITS_ASSERT(output0 != 0, "output0 is null");
+    SAMEBITS_ASSERT(output1 != 0, "output1 is null");
+    SAMEBITS_ASSERT(SAMEBITS_SUITS(output1, 4), "output1 is not aligned for codes of 4 bytes");
+    {
+        const samebits_memory memory[] = {
+            {net->arena, MODEL_ARENA_BYTES},
+            {input0, sizeof *input0 * MODEL_INPUT0_SIZE},
+            {input1, sizeof *input1 * MODEL_INPUT1_SIZE},
+            {output0, sizeof *output0 * MODEL_OUTPUT0_SIZE},
+            {output1, sizeof *output1 * MODEL_OUTPUT1_SIZE}};
+        SAMEBITS_ASSERT(samebits_apart(memory, 1, 1), "input0 overlaps the arena");
+        SAMEBITS_ASSERT(samebits_apart(memory, 2, 1), "input1 overlaps the arena");
+        SAMEBITS_ASSERT(samebits_apart(memory, 3, 3),
+                        "output0 overlaps the arena or another argument");
+        SAMEBITS_ASSERT(samebits_apart(memory, 4, 4),
+                        "output1 overlaps the arena or another argument");
+    }
+    model_run(net, input0, input1, output0, output1);
+}
+
+int model_selftest_checked(const model_t *net, model_input0_t *input0, model_input1_t *input1,
+                           model_output0_t *output0, model_output1_t *output1) {
+    SAMEBITS_ASSERT(net != 0, "net is null");
+    SAMEBITS_ASSERT(net->kernels == &samebits_kernels_0,
+                    "net was not made by MODEL_INSTANCE or model_init");
+    SAMEBITS_ASSERT(input0 != 0, "input0 is null");
+    SAMEBITS_ASSERT(input1 != 0, "input1 is null");
+    SAMEBITS_ASSERT(output0 != 0, "output0 is null");
+    SAMEBITS_ASSERT(output1 != 0, "output1 is null");
+    SAMEBITS_ASSERT(SAMEBITS_SUITS(output1, 4), "output1 is not aligned for codes of 4 bytes");
+    {
+        const samebits_memory memory[] = {
+            {net->arena, MODEL_ARENA_BYTES},
+            {input0, sizeof *input0 * MODEL_INPUT0_SIZE},
+            {input1, sizeof *input1 * MODEL_INPUT1_SIZE},
+            {output0, sizeof *output0 * MODEL_OUTPUT0_SIZE},
+            {output1, sizeof *output1 * MODEL_OUTPUT1_SIZE}};
+        SAMEBITS_ASSERT(samebits_apart(memory, 1, 1), "input0 overlaps the arena");
+        SAMEBITS_ASSERT(samebits_apart(memory, 2, 2),
+                        "input1 overlaps the arena or another argument");
+        SAMEBITS_ASSERT(samebits_apart(memory, 3, 3),
+                        "output0 overlaps the arena or another argument");
+        SAMEBITS_ASSERT(samebits_apart(memory, 4, 4),
+                        "output1 overlaps the arena or another argument");
+    }
+    return model_selftest(net, input0, input1, output0, output1);
+}
+#endif

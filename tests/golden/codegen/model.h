@@ -13,6 +13,20 @@ extern "C" {
 
 #define MODEL_VERSION "0.0" /* of samebits */
 
+/* What every call promises:
+ *   - no pointer is null, and each is at an address that suits its type;
+ *   - MODEL_INSTANCE or model_init made the instance; two calls at a time have one each;
+ *   - each array has the SIZE of its port; what is written overlaps neither the arena
+ *     nor anything else that is given, while inputs may overlap each other.
+ * Nothing checks it: a call that breaks it gives wrong codes or overwrites memory. A
+ * debug build, with -DSAMEBITS_DEBUG for all files, asserts it and names the argument;
+ * not threads and sizes of arrays, and that of the arena only where the compiler knows
+ * what model_init is given. It does not link with files built without. */
+#ifdef SAMEBITS_DEBUG
+#define model_run model_run_checked
+#define model_selftest model_selftest_checked
+#endif
+
 /* Inputs and outputs: real number = SCALE * (code - ZERO), SCALE = M * 2**E exactly. */
 #define MODEL_INPUTS 2
 #define MODEL_OUTPUTS 2
@@ -73,15 +87,22 @@ typedef struct {
         name##_arena[(MODEL_ARENA_BYTES + 7) / 8]; \
     static const model_t name = {(uint8_t *)name##_arena, &samebits_kernels_0}
 
-/* An instance over MODEL_ARENA_BYTES bytes of the caller's, aligned. */
+/* An instance over MODEL_ARENA_BYTES bytes of the caller's, or more, at a multiple of
+ * MODEL_ARENA_ALIGNMENT; nothing else uses them while a function runs. */
+#ifdef SAMEBITS_DEBUG
+#define model_init(net, arena) \
+    model_init_checked(net, arena, SAMEBITS_BYTES(arena))
+void model_init_checked(model_t *net, void *arena, size_t bytes);
+#else
 void model_init(model_t *net, void *arena);
+#endif
 
-/* Outputs must not overlap inputs. */
+/* Codes from inputs to outputs. */
 void model_run(const model_t *net, const model_input0_t *input0, const model_input1_t *input1,
                model_output0_t *output0, model_output1_t *output1);
 
-/* Runs a known case, which overwrites what is given, and compares: 0 where this machine
- * computes what the model was generated to compute. */
+/* Runs a known case, which overwrites what is given, inputs too, and compares: 0 where
+ * this machine computes what the model was generated to compute. */
 int model_selftest(const model_t *net, model_input0_t *input0, model_input1_t *input1,
                    model_output0_t *output0, model_output1_t *output1);
 

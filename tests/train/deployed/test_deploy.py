@@ -35,6 +35,8 @@ from samebits.train.deployed import deploy, operations
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
 from samebits.train.deployed.export import to_graph
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
+from samebits.train.operations import resampling
+from samebits.train.value import BFPValue
 
 
 @pytest.mark.parametrize("rows", ["tensor", "row"])
@@ -134,6 +136,22 @@ def test_adaptive_average_is_exact(site, size):
         assert tuple(out.shape) == shape
         unit = formats.power(exponent - site)
         assert_same(out, [reference_deploy.sat8(mean * unit) for mean in means], means)
+
+
+@pytest.mark.parametrize("site", [-60, -8, -3, 0, 2, 60])
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("size", [(7, 2), (2048, 3)])
+def test_linear_upsampling_is_exact(site, size, corners):
+    generator = torch.Generator().manual_seed(1)
+    codes = torch.randint(-128, 128, (3, 1, 3, 4), generator=generator, dtype=torch.int8)
+    codes[0], codes[1] = 127, -128
+    down, across = (resampling.line(n, m, corners) for n, m in zip((3, 4), size, strict=True))
+    for exponent in (-60, -5, 0, 3, 60):
+        out, _ = operations.interpolated(site, BFPValue(codes, exponent), down, across)
+        x = Array(codes.flatten().tolist(), (3, 1, 3, 4), exponent, 8)
+        sums, _, whole, _ = pooling.weighted_sums(x, size, corners)
+        unit = formats.power(exponent - site) / whole
+        assert_same(out, [reference_deploy.sat8(s * unit) for s in sums], sums)
 
 
 @pytest.mark.parametrize(("kernel", "divisor"), [((4096, 2049), None), ((1, 1), (1 << 23) + 1)])
@@ -273,7 +291,6 @@ def test_exponents_are_json_and_not_trusted():
         None,
         [],
         {},
-        {"sites": []},
         {"sites": {"input": 1}},
         {"sites": [["input", 61]]},
         {"sites": [["input", True]]},

@@ -9,7 +9,7 @@ from torch import nn
 
 from activation_forms import FORMS
 from compare import assert_same
-from deploy_nets import NETS, SHAPE, make_images, make_net, shifted
+from deploy_nets import NETS, SHAPE, assert_exported, make_images, make_net, shifted
 from samebits.errors import UnsupportedError
 from samebits.ir.interpreter import run
 from samebits.ir.lowering.lower import lower_graph
@@ -18,7 +18,7 @@ from samebits.spec import formats
 from samebits.tables import ACTIVATIONS
 from samebits.train import convert
 from samebits.train.architectures import ARCHITECTURES, build, initialise
-from samebits.train.deployed.deploy import calibrate, deployed, quantize_input
+from samebits.train.deployed.deploy import Exponents, calibrate, deployed, quantize_input
 from samebits.train.deployed.export import to_graph
 from samebits.train.tensor import BFPTensor
 from samebits.verification.backends.reference import Reference
@@ -300,10 +300,25 @@ def test_copies_and_pads(rows):
     assert (counts.count("Gather"), counts.count("Pad")) == (6, 2)
 
 
-def test_linear_upsampling_is_not_deployed():
-    model = convert(nn.Sequential(nn.Identity(), nn.Upsample(8, mode="bilinear")))
-    with pytest.raises(UnsupportedError, match=r"cannot be deployed:\n  1 \(Upsample\)\n"):
-        calibrate(model, [make_images(1, 1)])
+@pytest.mark.parametrize("corners", [False, True])
+def test_linear_upsampling(corners):
+    """Of lines and of images: an Interpolate whose rounding is the only one."""
+    lines = nn.Sequential(
+        nn.Flatten(2), nn.Upsample(90, mode="linear", align_corners=corners), nn.Conv1d(2, 3, 3)
+    )
+    images = nn.Sequential(nn.Upsample((9, 3), mode="bilinear", align_corners=corners), nn.ReLU())
+    for model in (lines, images):
+        graph = check(convert(model), make_images(2, 1, 2.0))
+        assert [op for op, _ in operators(graph)].count("Interpolate") == 1
+
+
+def test_a_model_that_rounds_nowhere():
+    """Integers go in and the sums of a Linear come out: no exponent is frozen."""
+    model = convert(nn.Sequential(nn.EmbeddingBag(10, 6, mode="max"), nn.Linear(6, 3)))
+    tokens = torch.randint(0, 10, (4, 5), generator=torch.Generator().manual_seed(0))
+    exponents = calibrate(model, [tokens])
+    assert Exponents.from_dict(exponents.to_dict(), "") == exponents == Exponents(())
+    assert_exported(model, tokens, exponents)
 
 
 @pytest.mark.parametrize("rows", ["tensor", "row"])

@@ -16,7 +16,7 @@ from samebits.train import BFPParameter, BFPTensor, convert, cross_entropy
 from samebits.train.operations.normalization import RunningUpdate
 from samebits.train.run.distributed import ALONE
 from samebits.train.run.exchange import BUCKET, Exchange, _buckets, decode, encode, extra_bits, flat
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 from worker_threads import Hub
 
 
@@ -97,7 +97,9 @@ def test_sum_is_that_of_resolve(size, shards, bits, realisation):
             exchange = Exchange(model, worker, shards, bits)
             for index, parameter in enumerate(model.parameters()):
                 if index != absent:
-                    parameter.grad = BFPTensor.of(Value.of_parts(tuple(parts[worker.rank][index])))
+                    parameter.grad = BFPTensor.of(
+                        BFPValue.of_parts(tuple(parts[worker.rank][index]))
+                    )
             losses = [worker.rank * 10.0 + shard for shard in range(shards)]
             everything = exchange.finish(losses, [])
             return everything, [p.grad for p in model.parameters()]

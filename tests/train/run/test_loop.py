@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,9 @@ def test_run_folder_and_result(numerics, uninterrupted):
         "metrics.jsonl",
         "result.json",
     ]
-    stored = {"format": "samebits-run-1", **result.to_dict()}
+    others = [path for path in out.iterdir() if path.name != "result.json"]
+    files = {path.name: sha256(path.read_bytes()).hexdigest() for path in others}
+    stored = {"format": "samebits-run-1", **result.to_dict(), "files": files}
     assert json.loads((out / "result.json").read_text()) == stored
     assert json.loads((out / "config.json").read_text())["numerics"] == numerics
     metrics = read_metrics(out)
@@ -148,7 +151,9 @@ def test_open_trained(uninterrupted):
         opened = open_trained(given, "cnn")
         assert (opened.path, opened.input_shape, opened.classes) == (path, (1, 6, 6), 3)
         assert parameter_sha256(opened.model.state_dict()) == result.sha256
-    with pytest.raises(UnsupportedError, match="expected the frozen exponents that a finished run"):
+    with pytest.raises(
+        UnsupportedError, match="exponents that a finished run leaves, found none; fi"
+    ):
         open_trained(list_checkpoints(out)[0])
     assert open_trained(uninterrupted("float32")[1]).exponents is None
     with pytest.raises(CheckpointError, match="expected the architecture 'mlp', found 'cnn'"):
@@ -157,21 +162,54 @@ def test_open_trained(uninterrupted):
         open_trained(out / "nothing")
 
 
+class Far(nn.Module):
+    """Values that no frozen exponent reaches."""
+
+    def forward(self, x):
+        return x * 2.0**-80
+
+
 def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp_path):
-    class Choice(nn.Module):
-        """Of the results of a product: what has no deployed form (training.md 11)."""
+    class Shares(nn.Module):
+        """Times shares of a softmax: what has no deployed form (training.md 11)."""
 
         def forward(self, x):
-            y = x @ x.transpose(-2, -1)
-            return torch.where(torch.eye(6) > 0, y, y * 0.5)
+            return torch.softmax(x, -1) * x
 
-    model = nn.Sequential(Choice(), nn.Flatten(), nn.Linear(36, 3))
+    model = nn.Sequential(Shares(), nn.Flatten(), nn.Linear(36, 3))
     reporter = StopAfter(None)
-    result = train(make_config("bfp", epochs=1), DATA, tmp_path, model=model, reporter=reporter)
+    result = train(
+        make_config("bfp", epochs=1, arch="Sequential"),
+        DATA,
+        tmp_path,
+        model=model,
+        reporter=reporter,
+    )
     assert result.arithmetic == "training (batch of 32)"
     assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
     assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
-    assert "0 (chosen)" in reporter.said[0]
+    assert "0 (multiply)" in reporter.said[0]
+    with pytest.raises(UnsupportedError) as caught:
+        open_trained(tmp_path, model)
+    assert str(caught.value).endswith(
+        ".safetensors: 1 operation(s) cannot be deployed:\n  0 (multiply): an operand has more "
+        "than 8 bits: put a layer before it"
+    )
+
+
+def test_a_finished_run_whose_values_do_not_fit_the_deployed_arithmetic(tmp_path):
+    model = nn.Sequential(nn.Flatten(), Far(), nn.Linear(36, 3))
+    reporter = StopAfter(None)
+    train(
+        make_config("bfp", epochs=1, arch="Sequential"),
+        DATA,
+        tmp_path,
+        model=model,
+        reporter=reporter,
+    )
+    assert any("expected a frozen exponent in [-60, 60]" in line for line in reporter.said)
+    with pytest.raises(UnsupportedError, match="this run is finished: its values did not fit"):
+        open_trained(tmp_path, model)
 
 
 def test_one_output_for_all_test_samples_is_said_once(numerics, tmp_path):

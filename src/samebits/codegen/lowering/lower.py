@@ -49,6 +49,7 @@ from samebits.codegen.lowering.conv import (
     wrapped,
 )
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu
+from samebits.codegen.lowering.extents import LARGEST_TENSOR, check_call
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.packed import packed_entry
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
@@ -66,7 +67,6 @@ from samebits.ir.integer.windows import balance_factors
 from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
 
 MAX_SOURCES = 16
-LARGEST = 1 << 29  # bytes of a tensor: indices are int32, and packing may pad weights fourfold
 
 
 def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE, draft: bool = False) -> CallList:
@@ -75,7 +75,7 @@ def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE, draft: bool = False) -> Ca
 
     A node whose inputs are all constant is computed now and becomes a table. Raises
     UnsupportedError, which names the node, for what C has no kernel for: real operators, tensors
-    of 2**29 bytes or more, and the limits of the single rules.
+    of 2**29 bytes or more, what else extents.py refuses, and the limits of the single rules.
     """
     _check(graph)
     context = Context(graph, bounds(graph), {}, cpu, draft)
@@ -93,6 +93,9 @@ def lower_to_calls(graph: Graph, cpu: Cpu = PORTABLE, draft: bool = False) -> Ca
             entries.append(ValueCalls(node.output))
         else:
             entries.append(_entry(context, parts[0], parts[1] if len(parts) == 2 else None))
+    for entry in entries:
+        for call in entry.calls:
+            check_call(call, entry.value)
     layers = {entry.value for entry in entries}
     folded = {name: array for name, array in context.folded.items() if name in layers}
     return CallList(graph, tuple(entries), folded)
@@ -108,10 +111,10 @@ def _check(graph: Graph) -> None:
     if not graph.inputs or not graph.outputs:
         raise UnsupportedError(f"graph {graph.name!r}: expected inputs and outputs, found none")
     for value in graph.values.values():
-        if value.dtype not in TYPES or not 0 < value.size * WIDTHS[value.dtype] < LARGEST:
+        if value.dtype not in TYPES or not 0 < value.size * WIDTHS[value.dtype] < LARGEST_TENSOR:
             raise UnsupportedError(
                 f"value {value.name!r}: expected at least one code of {', '.join(TYPES)} and less "
-                f"than {LARGEST} bytes, found {value.dtype} {list(value.shape)}"
+                f"than {LARGEST_TENSOR} bytes, found {value.dtype} {list(value.shape)}"
             )
 
 

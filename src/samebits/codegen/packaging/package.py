@@ -31,6 +31,7 @@ from samebits.codegen.packaging.harness import main_source, makefile
 from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, readme, stream_functions
 from samebits.codegen.packaging.seal import sealed
+from samebits.codegen.packaging.signature import sign, signature_of
 from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
 from samebits.csrc import flat, source
@@ -57,7 +58,7 @@ KERNELS = (
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (
-    *("inference/samebits.h", "inference/samebits_kernels.h"),
+    *("inference/samebits.h", "inference/samebits_kernels.h", "inference/samebits_debug.h"),
     *("samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
 )
 LIBRARY = "samebits"  # the folder of the kernels
@@ -442,8 +443,9 @@ def _sequence(graph: Graph) -> list[tuple[str, Array]]:
 # --- the folder -----------------------------------------------------------------------------
 
 
-def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> str:
-    """Write files by name, texts as UTF-8, sealed; the folder appears complete or not at all.
+def replace_folder(folder: Path, files: Mapping[str, str | bytes], key: Path | None = None) -> str:
+    """Write files by name, texts as UTF-8, sealed, the report signed by a user's key if there is
+    one; the folder appears complete or not at all.
 
     An earlier package there is replaced as a whole (`write_folder`). Gives the SHA-256 of the
     report, "" without one. InputError: the folder holds other files. SamebitsError: it cannot be
@@ -451,6 +453,8 @@ def replace_folder(folder: Path, files: Mapping[str, str | bytes]) -> str:
     """
     check_folder(folder)
     written = sealed(_bytes(files))
+    if key is not None:
+        written[signature_of(REPORT)] = sign(written[REPORT], key)
     write_folder(folder, written)
     return hashlib.sha256(written[REPORT]).hexdigest() if REPORT in written else ""
 

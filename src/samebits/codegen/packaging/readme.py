@@ -36,6 +36,8 @@ include path. The header is C++ too. `make test` runs the test vectors of `test/
 - `@MODEL@_INSTANCE(name)` defines an instance with a static arena;
   `@model@_init(&net, arena)` makes one over memory of your own. Functions write to nothing else:
   two threads take two instances.
+- What a call must hold stands at the top of `@model@.h`. With `-DSAMEBITS_DEBUG` for all files it
+  is asserted, and the argument named.
 - `@model@_selftest` returns 0 where the processor computes what this machine did.
 @functions@- `@MODEL@_WEIGHTS`, `@MODEL@_TABLES`, `@MODEL@_ARENA` are attributes: where memory lies.
 - Several models share one `samebits/`; linking fails where theirs is of another version.

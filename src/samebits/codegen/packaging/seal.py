@@ -2,7 +2,8 @@
 
 A folder is untrusted: no name that its report states is opened, and only regular files are read.
 A seal shows what was changed since; against somebody who writes a new seal too, only a copy of the
-SHA-256 of report.json, which `compile` prints, helps.
+SHA-256 of report.json, which `compile` prints, helps, or a signature (`signature`), whose file lies
+beside the report and is not sealed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from samebits import entrance
+from samebits.codegen.packaging.signature import signature_of
 from samebits.codegen.run.interface import LARGEST_REPORT, REPORT, parse_report
 from samebits.errors import InputError, PackageError, listed
 
 MOST_FILES = 10_000  # of a package: those of samebits hold a few dozen
 DEEPEST = 20  # folders within folders
+UNSEALED = (REPORT, signature_of(REPORT))  # what a report cannot state
 
 Hashes = Mapping[str, str]
 
@@ -34,8 +37,8 @@ def sealed(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def seal(report: bytes, hashes: Hashes) -> bytes:
-    """A report that states these hashes; its own, which it cannot state, is left out."""
-    stated = {name: hashes[name] for name in sorted(hashes) if name != REPORT}
+    """A report that states these hashes; its own and that of its signature are left out."""
+    stated = {name: hashes[name] for name in sorted(hashes) if name not in UNSEALED}
     return (json.dumps({**json.loads(report), "files": stated}, indent=2) + "\n").encode()
 
 
@@ -56,16 +59,6 @@ def file_bytes(folder: Path, name: str, limit: int) -> bytes:
         ) from error
 
 
-def file_sha256(folder: Path, name: str) -> str:
-    """The SHA-256 of a file of the folder. Raises InputError or OSError where it is no regular
-    file."""
-    digest = hashlib.sha256()
-    with entrance.opened(folder / name, within=folder) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str], set[str]]:
     """The SHA-256 of every file by its path in the folder, "" of those that are not wanted and so
     not read, and the paths of all that is no file.
@@ -82,7 +75,8 @@ def folder_sha256(folder: Path, wanted: Collection[str]) -> tuple[dict[str, str]
                     "what is not of the package"
                 )
             try:
-                found[name] = file_sha256(folder, name) if name in wanted else ""
+                path = folder / name
+                found[name] = entrance.sha256(path, within=folder) if name in wanted else ""
             except (InputError, OSError):
                 others.add(name)
     except OSError as error:
@@ -106,10 +100,13 @@ def _entries(folder: Path, before: str, depth: int) -> Iterator[str]:
 # --- what differs ---------------------------------------------------------------------------
 
 
-def read_seal(folder: Path) -> tuple[dict[str, Any], Hashes]:
-    """The report of a package and the hashes that it states. Raises PackageError."""
+def read_seal(folder: Path, data: bytes | None = None) -> tuple[dict[str, Any], Hashes]:
+    """The report of a package, whose bytes are `data` if they have been read, and the hashes that
+    it states. Raises PackageError."""
+    if data is None:
+        data = file_bytes(folder, REPORT, LARGEST_REPORT)
     try:
-        report = parse_report(file_bytes(folder, REPORT, LARGEST_REPORT), folder)
+        report = parse_report(data, folder)
     except InputError as error:
         raise PackageError(str(error)) from error
     stated = report.get("files")
@@ -131,8 +128,8 @@ def check_file(folder: Path, name: str) -> None:
     except PackageError:
         return
     try:
-        if stated not in (None, file_sha256(folder, name)):
-            raise _refused(folder, [_changed(name)])
+        if stated not in (None, entrance.sha256(folder / name, within=folder)):
+            raise refused(folder, [changed(name, REPORT)])
     except (InputError, OSError) as error:
         raise PackageError(
             f"{folder / name}: expected a regular file that can be read; compile again"
@@ -140,22 +137,22 @@ def check_file(folder: Path, name: str) -> None:
 
 
 def check_seal(folder: Path, stated: Hashes) -> dict[str, str]:
-    """The SHA-256 of every file. PackageError, which names them, where files differ from those
-    that are stated, are missing or are not stated."""
+    """The SHA-256 of every file but the signature. PackageError, which names them, where files
+    differ from those that are stated, are missing or are not stated."""
     found, others = folder_sha256(folder, {*stated, REPORT})
     lines = []
-    for name in sorted({*stated, *found, *others} - {REPORT}):
+    for name in sorted({*stated, *found, *others} - {*UNSEALED}):
         if name in others:
-            lines.append(f"{_shown(name)}: expected a regular file that can be read")
+            lines.append(f"{shown(name)}: expected a regular file that can be read")
         elif name not in found:
-            lines.append(f"{_shown(name)}: missing, though {REPORT} states it")
+            lines.append(f"{shown(name)}: missing, though {REPORT} states it")
         elif name not in stated:
-            lines.append(f"{_shown(name)}: not of the package, as {REPORT} does not state it")
+            lines.append(f"{shown(name)}: not of the package, as {REPORT} does not state it")
         elif stated[name] != found[name]:
-            lines.append(_changed(name))
+            lines.append(changed(name, REPORT))
     if lines:
-        raise _refused(folder, lines)
-    return found
+        raise refused(folder, lines)
+    return {name: found[name] for name in found if name != signature_of(REPORT)}
 
 
 def check_same(folder: Path, found: Hashes, made: Hashes, writer: str) -> None:
@@ -164,21 +161,23 @@ def check_same(folder: Path, found: Hashes, made: Hashes, writer: str) -> None:
         name for name in {*found, *made} if name not in made or found.get(name) != made[name]
     )
     if names:
-        lines = [f"{_shown(name)}: not what {writer} writes for the model.onnx" for name in names]
-        raise _refused(folder, lines)
+        lines = [f"{shown(name)}: not what {writer} writes for the model.onnx" for name in names]
+        raise refused(folder, lines)
 
 
-def _changed(name: str) -> str:
-    return f"{_shown(name)}: another SHA-256 than {REPORT} states"
+def changed(name: str, report: str) -> str:
+    """The line of a file of which a report states another SHA-256."""
+    return f"{shown(name)}: another SHA-256 than {report} states"
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """A name from anywhere, on a terminal."""
     plain = name.isascii() and name.isprintable()
     return (name if plain else ascii(name))[:120]
 
 
-def _refused(folder: Path, lines: Sequence[str]) -> PackageError:
+def refused(folder: Path, lines: Sequence[str]) -> PackageError:
+    """The error of files of a package that are not as they were written, a line for each."""
     files = "file that differs" if len(lines) == 1 else "files that differ"
     return PackageError(
         f"{folder}: expected the package as it was written, found {len(lines)} {files}; nothing "

@@ -69,12 +69,13 @@ void samebits_trace(uint32_t layer, const void *codes, uint32_t count, uint32_t 
 /* Bytes of stack that were used at some time, and not the paint below them. */
 static uint32_t stack_used(void)
 {
+    const uintptr_t end = (uintptr_t)__stack_end; /* of the same memory, as only the linker knows */
     const uint32_t *word = __stack_start;
 
-    while (word < __stack_end && *word == STACK_PAINT) {
+    while ((uintptr_t)word < end && *word == STACK_PAINT) {
         ++word;
     }
-    return (uint32_t)(__stack_end - word) * (uint32_t)sizeof *word;
+    return (uint32_t)(end - (uintptr_t)word);
 }
 
 #if defined(SAMEBITS_PROFILE)
@@ -123,7 +124,7 @@ int samebits_main(void)
 
             if (i == 0 && missing == inputs[i].bytes) {
                 total[1] = stack_used();
-                if (total[1] == (uint32_t)(__stack_end - __stack_start) * 4u) {
+                if (total[1] == (uint32_t)((uintptr_t)__stack_end - (uintptr_t)__stack_start)) {
                     return EXIT_STACK_OVERFLOW;
                 }
                 return transfer(SYS_WRITE, totals, total, sizeof total) ? EXIT_NO_OUTPUT

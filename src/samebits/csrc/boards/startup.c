@@ -46,12 +46,12 @@ __attribute__((naked)) static void fault(void)
 __attribute__((noinline)) static void start(void)
 {
     const uint32_t *from = __data_load;
-    uint32_t *to;
+    uint32_t *to; /* compared by address: an end is an object of its own */
 
-    for (to = __data_start; to < __data_end; ++to) {
+    for (to = __data_start; (uintptr_t)to < (uintptr_t)__data_end; ++to) {
         *to = *from++;
     }
-    for (to = __bss_start; to < __bss_end; ++to) {
+    for (to = __bss_start; (uintptr_t)to < (uintptr_t)__bss_end; ++to) {
         *to = 0;
     }
     samebits_exit(samebits_main());

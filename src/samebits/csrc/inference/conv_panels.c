@@ -9,6 +9,7 @@
 #ifdef SAMEBITS_PANEL
 /* Windows that lie in x, one group. */
 SAMEBITS_INLINE void samebits_points(samebits_panel *k, const uint8_t *x, uint8_t *out) {
+    /* cppcheck-suppress ctuuninitvar ; samebits_panel_conv has set the window */
     const samebits_conv *c = k->window.steps.conv;
     int32_t n, o, oy;
     for (o = 0; o < c->out_channels; o += SAMEBITS_PANEL) {

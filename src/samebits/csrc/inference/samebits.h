@@ -22,6 +22,17 @@
 #define SAMEBITS_ALIGNED
 #endif
 
+/* With SAMEBITS_DEBUG the functions of models check their arguments (samebits_debug.h). The bytes
+ * from a pointer to the end of the memory that it points to, or the most where nothing knows. */
+#ifdef SAMEBITS_DEBUG
+#include <stddef.h>
+#if defined(__GNUC__)
+#define SAMEBITS_BYTES(pointer) __builtin_object_size(pointer, 0)
+#else
+#define SAMEBITS_BYTES(pointer) ((size_t)-1)
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

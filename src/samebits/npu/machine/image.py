@@ -31,6 +31,7 @@ from samebits.npu.machine.program import STORED, TILE_FILES, Hint, Image, Progra
 
 SUFFIX, IMAGE_SUFFIX = ".nnp", ".safetensors"
 FORMAT = "samebits-nnp-1"
+FOLDER_FORMAT = "samebits-firmware-1"  # of the report.json beside a compiled program
 HEADER_KEY = "samebits"  # of the image's header, where safetensors keeps texts by name
 HEADER_MAX = 100_000_000  # bytes; safetensors reads no longer one
 IMAGE_MAX = 1 << 32  # bytes, of the file and of all native vectors and tiles
@@ -246,6 +247,11 @@ def firmware_sha256(program: Program, image: Image) -> str:
 # --- writing ----------------------------------------------------------------------------------
 
 
+def program_files(path: Path) -> tuple[Path, Path]:
+    """The files of a program: its text and, beside it, its image."""
+    return path, path.with_suffix(IMAGE_SUFFIX)
+
+
 def write_program(path: str | os.PathLike[str], program: Program, image: Image) -> None:
     """Write `path` (.nnp) and the image beside it; each file appears whole or not at all.
 
@@ -256,12 +262,15 @@ def write_program(path: str | os.PathLike[str], program: Program, image: Image) 
         raise InputError(
             f"{path}: expected a path that ends in {SUFFIX}, found {path.suffix!a}; rename it"
         )
-    arrays, stated = _tensors(program, image.entries), {HEADER_KEY: FORMAT}
-    for target, data in (
-        (path.with_suffix(IMAGE_SUFFIX), safetensors.numpy.save(arrays, stated)),
-        (path, to_text(program).encode()),
-    ):
+    for target, data in encoded(path, program, image).items():
         write_atomically(target, data)
+
+
+def encoded(path: Path, program: Program, image: Image) -> dict[Path, bytes]:
+    """The files of a program in the order in which they are written: the image, then the text."""
+    text, arrays = program_files(path)
+    packed = safetensors.numpy.save(_tensors(program, image.entries), {HEADER_KEY: FORMAT})
+    return {arrays: packed, text: to_text(program).encode()}
 
 
 def _tensors(program: Program, entries: Mapping[str, Mapping[int, Array]]) -> dict[str, Array]:

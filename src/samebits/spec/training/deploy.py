@@ -281,12 +281,19 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             unit = power(exponent - site)
             codes = [sat8(total * unit / d) for total, d in zip(sums, divisors, strict=True)]
             return Array(codes, shape, site, 8)
+        case "interpolate":
+            size, corners = node.attributes["size"], node.attributes.get("corners", False)
+            acc, shape, by, _ = pooling.weighted_sums(first, size, corners)
+            unit = power(exponent - site) / by
+            return Array([sat8(total * unit) for total in acc], shape, site, 8)
         case "add" if is_wide(*x):
             return wide.added(*x)
         case "scale" if is_wide(*x):
             return wide.scaled(first, node.attributes["factor"])
         case "matmul":
             return wide.matmul(x[0], x[1], node.attributes.get("transposed", False))
+        case "where":
+            return wide.where(node.attributes["chosen"], *x)
         case "softmax":
             a = node.attributes
             return wide.softmax(first, a["powers"], a.get("allowed"))

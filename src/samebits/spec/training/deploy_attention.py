@@ -91,6 +91,13 @@ def added(*terms: Array) -> Array:
     return Array([sum(column) for column in columns], terms[0].shape, lowest, 32)
 
 
+def where(chosen: Sequence[bool], a: Array, b: Array) -> Array:
+    """a where it is chosen, else b, of tensors of at most 16 bits: the sum of both with zeros."""
+    first = [c if at else 0 for c, at in zip(a.codes, chosen, strict=True)]
+    second = [0 if at else c for c, at in zip(b.codes, chosen, strict=True)]
+    return added(replace(a, codes=first), replace(b, codes=second))
+
+
 def constant16(x: Array) -> Array:
     """A constant beside an exact value."""
     codes, exponent = formats.requantize(x.codes, x.one_exponent, 16)

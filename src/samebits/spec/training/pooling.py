@@ -171,13 +171,22 @@ def line(size: int, count: int, corners: bool) -> Line:
 
 def interpolated(x: Array, size: Pair, corners: bool) -> Array:
     """Pixels between those of images. Section 14.4."""
+    acc, shape, whole, source = weighted_sums(x, size, corners)
+    own = tuple(x.exponents[i] for i in source) if x.by_rows else x.exponent
+    return narrow(acc, shape, own, x.bits, whole, x.shifts)
+
+
+def weighted_sums(
+    x: Array, size: Pair, corners: bool
+) -> tuple[list[int], tuple[int, ...], int, list[int]]:
+    """Sums of neighbours by their weights, their shape, what divides them, and of each the place of
+    one of its pixels."""
     shape, taps, whole = _between(x.shape, size, corners)
     acc, source = [0] * math.prod(shape), [0] * math.prod(shape)
     for o, i, weight in taps:
         acc[o] += x.codes[i] * weight
         source[o] = i
-    own = tuple(x.exponents[i] for i in source) if x.by_rows else x.exponent
-    return narrow(acc, shape, own, x.bits, whole, x.shifts)
+    return acc, shape, whole, source
 
 
 def interpolated_backward(g: Array, shape: tuple[int, ...], corners: bool) -> Array:

@@ -22,9 +22,9 @@ from samebits.kernels.protocol import Part
 from samebits.spec import formats
 from samebits.tables.transfer import exp_table
 from samebits.train.deployed.rounding import saturated
-from samebits.train.operation import Operation
+from samebits.train.operation import TrainingOperation
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.value import Value, Weight, requantized
+from samebits.train.value import BFPValue, Weight, requantized
 
 EXACT_BITS = 53  # of exact values: binary64 holds them
 SCORE_BITS = 16
@@ -32,16 +32,16 @@ SHARE_EXPONENT = -16  # of what a softmax gives
 _LEAST_EXACT = SCORE_BITS + 1
 
 
-def _no_form(x: Value) -> Value:
+def _no_form(x: BFPValue) -> BFPValue:
     raise AssertionError("training has no values of 16 bits that are rounded once more")
 
 
-NARROW16 = Operation("Narrow16", _no_form)
+NARROW16 = TrainingOperation("Narrow16", _no_form)
 """An exact value, or the sums of a Linear or Conv2d, as 16 bits. Deployed models alone do it: in
 training such values have 32."""
 
 
-def is_exact(x: Value) -> bool:
+def is_exact(x: BFPValue) -> bool:
     """Whether a deployed value has yet to be rounded."""
     return x.is_open or x.bits > SCORE_BITS
 
@@ -51,7 +51,7 @@ def is_exact(x: Value) -> bool:
 
 def layer_norm(
     site: int,
-    x: Value,
+    x: BFPValue,
     gamma: Weight | None,
     beta: Weight | None,
     eps: float,
@@ -112,10 +112,10 @@ def binary32_eps(eps: float) -> float:
 # --- exact values -----------------------------------------------------------------------------
 
 
-def exact(codes: Tensor, exponent: int, bits: int) -> Value:
+def exact(codes: Tensor, exponent: int, bits: int) -> BFPValue:
     """Integers of at most so many bits. Raises UnsupportedError above 53."""
     _check_bits(bits)
-    return Value(codes.long(), exponent, bits=max(bits, _LEAST_EXACT))
+    return BFPValue(codes.long(), exponent, bits=max(bits, _LEAST_EXACT))
 
 
 def _check_bits(bits: int) -> None:
@@ -126,7 +126,7 @@ def _check_bits(bits: int) -> None:
         )
 
 
-def product(site: None, a: Value, b: Value, transposed: bool) -> Value:
+def product(site: None, a: BFPValue, b: BFPValue, transposed: bool) -> BFPValue:
     """Sums over products of codes: of 8 bits, or the 16 without a sign that a softmax gives.
 
     |sums| < 2**40, which binary64 holds, in any order.
@@ -138,19 +138,19 @@ def product(site: None, a: Value, b: Value, transposed: bool) -> Value:
     return exact(acc, e_u + e_v, bits)
 
 
-def _magnitude_bits(x: Value) -> int:
+def _magnitude_bits(x: BFPValue) -> int:
     """k of |codes| <= 2**k: -128 is one, as is the share 2**16 - 1."""
     return 7 if x.bits <= 8 else 16
 
 
-def scaled(site: None, x: Value, factor: float) -> Value:
+def scaled(site: None, x: BFPValue, factor: float) -> BFPValue:
     """x times the coefficient of a number, exactly."""
     codes, exponent = x.whole()
     m, by = formats.signed_coefficient(factor)
     return exact(codes.long() * m, exponent + by, x.bits + abs(m).bit_length())
 
 
-def added(site: None, *terms: Value) -> Value:
+def added(site: None, *terms: BFPValue) -> BFPValue:
     """a + b, exactly; a constant that came with 32 bits has 16."""
     own = [t for t in map(constant16, terms) if t is not None]
     lowest = min(t.whole()[1] for t in own)
@@ -162,22 +162,22 @@ def added(site: None, *terms: Value) -> Value:
     return exact(total, lowest, bits)
 
 
-def constant16(x: Value) -> Value | None:
+def constant16(x: BFPValue) -> BFPValue | None:
     """A constant beside an exact value, which training gives 32 bits, with 16; None for zeros."""
     if x.bits <= SCORE_BITS or x.codes.dtype != torch.int32:
         return x
     part = requantized(*x.whole(), SCORE_BITS)
-    return Value(*part) if bool(part[0].any()) else None
+    return BFPValue(*part) if bool(part[0].any()) else None
 
 
-def narrow16(site: int, x: Value) -> Value:
+def narrow16(site: int, x: BFPValue) -> BFPValue:
     """Exact integers as 16 bits, one rounding."""
     codes, exponent = x.whole()
-    y = Value(saturated(codes, exponent - site, SCORE_BITS), site)
+    y = BFPValue(saturated(codes, exponent - site, SCORE_BITS), site)
     return y if x.allowed is None else y.masked(x.allowed)
 
 
-def chosen16(x: Value) -> int | None:
+def chosen16(x: BFPValue) -> int | None:
     """The exponent that 16 bits of a value in training would have; None: all zeros.
 
     What a mask excludes does not count. With exponents by rows: the largest.
@@ -187,12 +187,12 @@ def chosen16(x: Value) -> int | None:
     return rows.largest_exponent(*requantized(counted, exponent, SCORE_BITS))
 
 
-def chosen8(x: Value) -> int | None:
+def chosen8(x: BFPValue) -> int | None:
     """The same of 8 bits, for an operand of a product."""
     return rows.largest_exponent(*requantized(*x.resolved(), 8))
 
 
-def softmax(site: None, x: Value) -> Value:
+def softmax(site: None, x: BFPValue) -> BFPValue:
     """`softmax` of graph.md 3 and 4 over the last axis: shares of 2**16, as uint16 has them."""
     codes, exponent = x.whole()
     codes = codes.long()
@@ -205,7 +205,7 @@ def softmax(site: None, x: Value) -> Value:
     total = p.sum(-1, keepdim=True).clamp(min=1)  # P of the largest is 2**24 where there is one
     shares = kernels.of(codes).divide(p << -SHARE_EXPONENT, total)
     largest = (1 << SCORE_BITS) - 1
-    return Value(shares.clamp(max=largest).to(torch.int32), SHARE_EXPONENT, bits=SCORE_BITS)
+    return BFPValue(shares.clamp(max=largest).to(torch.int32), SHARE_EXPONENT, bits=SCORE_BITS)
 
 
 # --- constants --------------------------------------------------------------------------------

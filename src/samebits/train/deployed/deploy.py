@@ -25,10 +25,10 @@ from samebits.train.deployed.attention import (
     chosen16,
     is_exact,
 )
-from samebits.train.deployed.operations import Rule, rule_of, without_rule
+from samebits.train.deployed.operations import OF_CELL, Rule, advice, rule_of, without_rule
 from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
-from samebits.train.operation import Operation, interpreting, taken_in
+from samebits.train.operation import TrainingOperation, interpreting, taken_in
 from samebits.train.operations import pointwise
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.softmax import SOFTMAX
@@ -36,7 +36,7 @@ from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
 EXPONENT_LIMIT = 60  # of frozen exponents
@@ -73,7 +73,7 @@ class Exponents:
         Raises CheckpointError, which names `source`, for anything else.
         """
         sites = record.get("sites") if isinstance(record, Mapping) else None
-        if not isinstance(sites, list) or not sites:
+        if not isinstance(sites, list):
             raise CheckpointError(f"{source}: damaged: expected a list of frozen exponents")
         for site in sites:
             if not (
@@ -102,9 +102,9 @@ class DeployedOperation:
 
     path: str
     layer: bool
-    operation: Operation
+    operation: TrainingOperation
     arguments: tuple[Any, ...]
-    output: Value
+    output: BFPValue
     site: int | None
 
 
@@ -185,7 +185,7 @@ def run(
     images: Tensor,
     observe: Callable[[DeployedOperation], None] | None = None,
     memory: CellMemory | None = None,
-) -> tuple[Tensor | Value, Value]:
+) -> tuple[Tensor | BFPValue, BFPValue]:
     """One deployed forward pass: its quantized input, or integers as they are, and its output.
 
     observe: hears every operation, in the order of execution.
@@ -214,12 +214,12 @@ def run(
     model.model.eval()
     with torch.no_grad(), _running(model.model) as running:
 
-        def interpreter(operation: Operation, *arguments: Any) -> Value:
+        def interpreter(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation at the exponent of its site, and tell the observer."""
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
-                raise without_rule([name])
+                raise without_rule({name: _advice(running, operation)})
             if rule.entry is not None:
                 arguments = tuple(entered(rule.entry, argument) for argument in arguments)
             rounds = is_next(name) if rule.rounds is None else rule.rounds
@@ -229,19 +229,19 @@ def run(
                 name = wide[-1]  # a layer takes these sums: they should have had a site
             site = next_exponent(name) if rounds else None
             if rule.frozen is None:
-                output: Value = operation.output(*arguments)
+                output: BFPValue = operation.output(*arguments)
             else:
                 more = {"memory": memory} if rule.states else {}
                 made = rule.frozen(site, *arguments, **more)
-                output = made if isinstance(made, Value) else Value(*made)
+                output = made if isinstance(made, BFPValue) else BFPValue(*made)
             if observe is not None:
                 where = running(operation)
                 observe(DeployedOperation(*where, operation, tuple(arguments), output, site))
             return output
 
-        def entered(entry: Operation, x: Any) -> Any:
+        def entered(entry: TrainingOperation, x: Any) -> Any:
             """An operand as an operation takes it: exact values are rounded."""
-            return interpreter(entry, x) if isinstance(x, Value) and is_exact(x) else x
+            return interpreter(entry, x) if isinstance(x, BFPValue) and is_exact(x) else x
 
         x: Any = images.to(device_of(model.model))
         if images.is_floating_point():
@@ -249,14 +249,14 @@ def run(
         start = taken_in(x)
         with interpreting(interpreter):
             output = taken_in(model.model(x))
-            if isinstance(output, Value) and not output.is_open:
+            if isinstance(output, BFPValue) and not output.is_open:
                 output = entered(NARROW16, output)
     if sites:
         raise CheckpointError(
             f"the frozen exponents belong to another model: found one for {sites[-1].name!r}, "
             "which it does not run; calibrate this model"
         )
-    if not isinstance(output, Value):
+    if not isinstance(output, BFPValue):
         raise UnsupportedError(
             f"expected a model that returns one BFP tensor, found {type(output).__name__}"
         )
@@ -279,7 +279,7 @@ class _Running:
         self.names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[nn.Module] = [model]
 
-    def __call__(self, operation: Operation) -> tuple[str, bool]:
+    def __call__(self, operation: TrainingOperation) -> tuple[str, bool]:
         """(path, whether it is a layer and `operation` its own)."""
         module = self.stack[-1]
         helper = (
@@ -306,18 +306,28 @@ def _running(model: nn.Module) -> Iterator[_Running]:
             handle.remove()
 
 
-def _site_name(running: _Running, operation: Operation) -> str:
+def _site_name(running: _Running, operation: TrainingOperation) -> str:
     path, is_layer = running(operation)
-    kind = type(running.stack[-1]).__name__ if is_layer else operation.name.lower()
+    whole = is_layer or _is_cell(running)
+    kind = type(running.stack[-1]).__name__ if whole else operation.name.lower()
     return f"{path} ({kind})" if path else kind
 
 
-def _rule(running: _Running, operation: Operation, arguments: tuple[Any, ...]) -> Rule | None:
+def _rule(
+    running: _Running, operation: TrainingOperation, arguments: tuple[Any, ...]
+) -> Rule | None:
     """The deployed form of an operation, if it has one. A cell has none: deployed, the states of a
     layer go from call to call, and those of a cell are its caller's."""
-    if isinstance(running.stack[-1], layers.RecurrentCell):
-        return None
-    return rule_of(operation, arguments)
+    return None if _is_cell(running) else rule_of(operation, arguments)
+
+
+def _is_cell(running: _Running) -> bool:
+    return isinstance(running.stack[-1], layers.RecurrentCell)
+
+
+def _advice(running: _Running, operation: TrainingOperation) -> str:
+    """Say what to do about an operation that has no deployed form where it runs."""
+    return OF_CELL if _is_cell(running) else advice(operation)
 
 
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
@@ -329,26 +339,26 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     found: list[tuple[str, int | None]] = []
     sums: list[tuple[int, bool, Sums]] = []  # place in `found`, whether it is where they are taken
 
-    def note(name: str, tensor: Value) -> None:
+    def note(name: str, tensor: BFPValue) -> None:
         found.append((name, rows.largest_exponent(*tensor.resolved())))
 
-    shares: set[Value] = set()  # what a softmax gave, moved
-    missing: dict[str, None] = {}
+    shares: set[BFPValue] = set()  # what a softmax gave, moved
+    missing: dict[str, str] = {}
 
     with torch.no_grad(), _running(model) as running:
 
-        def interpreter(operation: Operation, *arguments: Any) -> Value:
+        def interpreter(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation as in training, and note the exponent where it is a site."""
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
-                missing[name] = None
+                missing[name] = _advice(running, operation)
                 return operation.output(*arguments)
             if rule.chosen is not None:
                 output, exponent = rule.chosen(*arguments)
                 found.append((name, exponent))
                 return output
-            operands = [x for x in arguments if isinstance(x, Value)]
+            operands = [x for x in arguments if isinstance(x, BFPValue)]
             if rule.entry is not None:
                 for x in operands:
                     enter(rule.entry, x)
@@ -365,7 +375,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
                 note(name, output)
             return output
 
-        def enter(entry: Operation, x: Value) -> None:
+        def enter(entry: TrainingOperation, x: BFPValue) -> None:
             """Note the exponent of an operand, or of the output, that deployed is rounded first."""
             if (x.is_wide and x not in shares) or (x.is_open and entry is NARROW16):
                 exponent = (chosen16 if entry is NARROW16 else chosen8)(x)
@@ -377,11 +387,11 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             note(INPUT, x.value)
         with interpreting(interpreter):
             output = taken_in(model(x))
-            if isinstance(output, Value) and not output.is_open:
+            if isinstance(output, BFPValue) and not output.is_open:
                 enter(NARROW16, output)
     if missing:
-        raise without_rule(list(missing))
-    last = output.sums if isinstance(output, Value) else None
+        raise without_rule(missing)
+    last = output.sums if isinstance(output, BFPValue) else None
     none = set()
     for at, taking, s in sums:
         if taking != (s is last or s.read):

@@ -48,15 +48,16 @@ from samebits.train.deployed.weights import (
     transposed_inputs,
     transposed_outputs,
 )
-from samebits.train.operation import Operation
+from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.linear import PRODUCTS, as_kernel
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.multiplication import MULTIPLY, SCALE
 from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.resampling import INTERPOLATE
 from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
-from samebits.train.value import Value, Weight, is_activation
+from samebits.train.value import BFPValue, Weight, is_activation
 
 
 def to_graph(
@@ -82,15 +83,15 @@ def to_graph(
     return _Writer(steps, output, not recurrent).write(x)
 
 
-Run = tuple[list[DeployedOperation], Tensor | Value, Value]
+Run = tuple[list[DeployedOperation], Tensor | BFPValue, BFPValue]
 
 
 def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
     """The operations of a run on zeros or on something else, its input and its output."""
     steps: list[DeployedOperation] = []
-    first = model.exponents.sites[0]
+    first = next(iter(model.exponents.sites), None)
     count = torch.arange(math.prod(shape), device="cpu")
-    if first.name == INPUT:
+    if first is not None and first.name == INPUT:
         images = torch.zeros(shape, dtype=torch.float32, device="cpu")
         if other:
             images = (count % 7 - 3).float().view(shape) * 2.0 ** (first.exponent + 4)
@@ -101,16 +102,16 @@ def _run(model: Deployed, shape: tuple[int, ...], other: bool) -> Run:
     return steps, *run(model, images, steps.append)
 
 
-def _given(steps: Sequence[DeployedOperation], x: Tensor | Value) -> list[tuple[str, Tensor]]:
+def _given(steps: Sequence[DeployedOperation], x: Tensor | BFPValue) -> list[tuple[str, Tensor]]:
     """Everything a run took that is neither its input nor computed from it: the codes of
     constants with their exponents, masks, indices; with the place that took it."""
-    known = {id(x.codes)} if isinstance(x, Value) else set()
+    known = {id(x.codes)} if isinstance(x, BFPValue) else set()
     found = []
     for step in steps:
         for argument in step.arguments:
             if isinstance(argument, Weight):
                 continue
-            if isinstance(argument, Value):
+            if isinstance(argument, BFPValue):
                 codes, exponent = argument.whole()
                 if id(codes) not in known:
                     found += [(step.path, codes), (step.path, torch.tensor(exponent, device="cpu"))]
@@ -140,7 +141,7 @@ class _Writer:
     """
 
     def __init__(
-        self, steps: Sequence[DeployedOperation], output: Value, holds_constants: bool
+        self, steps: Sequence[DeployedOperation], output: BFPValue, holds_constants: bool
     ) -> None:
         self.steps, self.output = _needed(steps, output), output
         self.holds_constants = holds_constants
@@ -161,9 +162,9 @@ class _Writer:
             self.rounded,
         )
 
-    def write(self, x: Tensor | Value) -> Graph:
+    def write(self, x: Tensor | BFPValue) -> Graph:
         """The graph of all operations from the input x on; rounding is QuantizeLinear."""
-        if isinstance(x, Value):
+        if isinstance(x, BFPValue):
             images = self.builder.input(INPUT, "float32", tuple(x.shape))
             self.values[id(x.codes)] = self.rounded(INPUT, images, x.whole()[1])
         else:
@@ -188,7 +189,7 @@ class _Writer:
             path = f"{path}.{step.operation.name.lower()}".lstrip(".")
         if has_states(step.operation):
             value = self.recurrent(path, inputs[0], step)
-        elif step.operation in (PRODUCTS, TRANSPOSED_PRODUCTS):
+        elif step.operation in _OF_PRODUCTS:
             value = self.products(path, inputs, step)
         elif step.operation in _RULES:
             value = _RULES[step.operation](self, path, inputs, *step.arguments)
@@ -217,7 +218,7 @@ class _Writer:
                     "it after a layer, or before the factor"
                 )
 
-    def product_of(self, x: Value) -> tuple[bool, Value | None]:
+    def product_of(self, x: BFPValue) -> tuple[bool, BFPValue | None]:
         """Whether numbers were multiplied to a product of activations, and that product; None
         for another value."""
         factors, step = False, self.makers.get(id(x.codes))
@@ -228,7 +229,7 @@ class _Writer:
             step = self.makers.get(id(inputs_of(step)[0].codes))
         return factors, None if step is None else step.output
 
-    def value_of(self, tensor: Value) -> str:
+    def value_of(self, tensor: BFPValue) -> str:
         """The float32 value of a BFP tensor."""
         key = id(tensor.codes)
         if key in self.values:
@@ -328,7 +329,7 @@ class _Writer:
         attributes = {**attributes, "output_padding": extra}
         return self.builder.add("ConvTranspose", names, attributes, path)
 
-    def batch_norm(self, path: str, inputs: Sequence[str], x: Value, *arguments: Any) -> str:
+    def batch_norm(self, path: str, inputs: Sequence[str], x: BFPValue, *arguments: Any) -> str:
         gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
         m, b, exponent = normalization.frozen_affine(
             gamma, beta, running_mean, running_var, eps, x.whole()[1]
@@ -341,7 +342,7 @@ class _Writer:
         shift_name = self.builder.constant(f"{path}.shift", shift)
         return self.builder.add("Add", [product, shift_name], name=path)
 
-    def relu(self, path: str, inputs: Sequence[str], x: Value, clip: int | None) -> str:
+    def relu(self, path: str, inputs: Sequence[str], x: BFPValue, clip: int | None) -> str:
         if clip is None:
             return self.builder.add("Relu", inputs, name=path)
         code = min(activations.clip_code(clip, x.whole()[1]), 127)
@@ -349,7 +350,7 @@ class _Writer:
         return self.builder.add("Clip", inputs, bounds, path)
 
     def activation(
-        self, path: str, inputs: Sequence[str], x: Value, name: str, parameter: float | None
+        self, path: str, inputs: Sequence[str], x: BFPValue, name: str, parameter: float | None
     ) -> str:
         function = ACTIVATIONS[name]
         if function.operator == "Swish":  # newer than the opsets that others read
@@ -362,10 +363,10 @@ class _Writer:
         }
         return self.builder.add(function.operator, inputs, attributes, path)
 
-    def max_pool(self, path: str, inputs: Sequence[str], x: Value, window: Window) -> str:
+    def max_pool(self, path: str, inputs: Sequence[str], x: BFPValue, window: Window) -> str:
         return self.builder.add("MaxPool", inputs, _pool(window, x), path)
 
-    def average_pool(self, path: str, inputs: Sequence[str], x: Value, means: Averages) -> str:
+    def average_pool(self, path: str, inputs: Sequence[str], x: BFPValue, means: Averages) -> str:
         """The mean over all of a window, or over what lies in the image, and what makes it that by
         another divisor. Windows of several sizes that count padding get it as part of the image."""
         window = means.window
@@ -395,15 +396,15 @@ class _Writer:
             return self.builder.add("Mul", [value, factor], name=path)
         return self.builder.add("AveragePool", inputs, attributes, path)
 
-    def multiply(self, path: str, inputs: Sequence[str], *operands: Value) -> str:
+    def multiply(self, path: str, inputs: Sequence[str], *operands: BFPValue) -> str:
         return self.builder.add("Mul", inputs, name=path)
 
-    def scale(self, path: str, inputs: Sequence[str], x: Value, factor: float) -> str:
+    def scale(self, path: str, inputs: Sequence[str], x: BFPValue, factor: float) -> str:
         m, by = formats.signed_coefficient(factor)
         name = self.builder.constant(f"{path}.factor", binary32(path, [m], by).reshape(()))
         return self.builder.add("Mul", [*inputs, name], name=path)
 
-    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: Value) -> str:
+    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPValue) -> str:
         return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
 
     def recurrent(self, path: str, value: str, step: DeployedOperation) -> str:
@@ -414,7 +415,7 @@ class _Writer:
         return output
 
 
-_RULES: dict[Operation, Callable[..., str]] = {
+_RULES: dict[TrainingOperation, Callable[..., str]] = {
     normalization.BATCH_NORM: _Writer.batch_norm,
     activations.RELU: _Writer.relu,
     activations.TABLE: _Writer.activation,
@@ -424,12 +425,14 @@ _RULES: dict[Operation, Callable[..., str]] = {
     MULTIPLY: _Writer.multiply,
     SCALE: _Writer.scale,
 }
+_OF_PRODUCTS = (PRODUCTS, TRANSPOSED_PRODUCTS)
 _BEFORE_RELU = (
     PRODUCTS,
     TRANSPOSED_PRODUCTS,
     normalization.BATCH_NORM,
     activations.TABLE,
     pooling.AVERAGE_POOL,
+    INTERPOLATE,
     addition.ADD,
     MULTIPLY,
     SCALE,
@@ -439,7 +442,13 @@ _ROUNDED = {NARROW16: "int16", SOFTMAX: "uint16"}
 """Operations that make codes of more than 8 bits, and their type."""
 
 
-def _needed(steps: Sequence[DeployedOperation], output: Value) -> list[DeployedOperation]:
+def has_operators(operation: TrainingOperation) -> bool:
+    """Whether an operation has a form in graphs."""
+    known = operation in _OF_PRODUCTS or operation in _RULES or operation in OPERATORS
+    return known or has_states(operation)
+
+
+def _needed(steps: Sequence[DeployedOperation], output: BFPValue) -> list[DeployedOperation]:
     """The steps that the output depends on; of recurrent layers all, for their states."""
     wanted, found = {id(output.codes)}, []
     for step in reversed(steps):
@@ -449,7 +458,7 @@ def _needed(steps: Sequence[DeployedOperation], output: Value) -> list[DeployedO
     return found[::-1]
 
 
-def inputs_of(step: DeployedOperation) -> list[Value]:
+def inputs_of(step: DeployedOperation) -> list[BFPValue]:
     """The activations that a step reads, in order; parameters are none."""
     return [argument for argument in step.arguments if is_activation(argument)]
 
@@ -459,22 +468,22 @@ def _is_index(argument: object) -> bool:
     return isinstance(argument, Tensor) and not argument.is_floating_point()
 
 
-def is_tensor(a: Tensor, b: Tensor | Value) -> bool:
+def is_tensor(a: Tensor, b: Tensor | BFPValue) -> bool:
     """Whether two tensors are the same memory, seen in the same way."""
     return a is b or (
-        not isinstance(b, Value)
+        not isinstance(b, BFPValue)
         and (a.data_ptr(), a.shape, a.stride(), a.dtype)
         == (b.data_ptr(), b.shape, b.stride(), b.dtype)
     )
 
 
-def _is_multiple(x: Value, of: Value) -> bool:
+def _is_multiple(x: BFPValue, of: BFPValue) -> bool:
     """Whether the values of a tensor lie on the grid of another."""
     (codes, exponent), grid = x.whole(), of.whole()[1]
     return not bool((codes.long() % (1 << min(max(grid - exponent, 0), 62))).any())
 
 
-def _stored(tensor: Value) -> tuple[Array, list[int]]:
+def _stored(tensor: BFPValue) -> tuple[Array, list[int]]:
     """The codes of a constant in the smallest type that they have, and its exponent."""
     own = constant16(tensor)
     if own is None or not bool(own.codes.any()):
@@ -489,7 +498,7 @@ def _stored(tensor: Value) -> tuple[Array, list[int]]:
     return codes.cpu().contiguous().numpy().astype(dtype), [exponent]
 
 
-def _pool(window: Window, x: Value) -> dict[str, Any]:
+def _pool(window: Window, x: BFPValue) -> dict[str, Any]:
     """The attributes of a pool of x, with the pads that its last windows need."""
     pads = (*window.padding, *window.ends(*x.shape[2:]))
     sizes = {"kernel_shape": window.kernel, "strides": window.stride, "pads": pads}

@@ -17,7 +17,7 @@ from torch import Tensor
 from samebits.spec import formats
 from samebits.train.deployed.attention import NARROW16, binary32_eps, constant16, entry
 from samebits.train.deployed.nodes import Array, Nodes, binary32
-from samebits.train.operation import Operation
+from samebits.train.operation import TrainingOperation
 from samebits.train.operations.addition import ADD
 from samebits.train.operations.attention import JOIN_HEADS, SPLIT_HEADS
 from samebits.train.operations.broadcast import EXPAND
@@ -27,9 +27,10 @@ from samebits.train.operations.layer_norm import LAYER_NORM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.pointwise import EMBEDDING, RESHAPE
-from samebits.train.operations.resampling import PAD
+from samebits.train.operations.resampling import INTERPOLATE, PAD, Line
+from samebits.train.operations.selection import CHOSEN
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 
 Inputs = Sequence[str]
 
@@ -38,7 +39,7 @@ def _norm(
     nodes: Nodes,
     path: str,
     inputs: Inputs,
-    x: Value,
+    x: BFPValue,
     gamma: Weight | None,
     beta: Weight | None,
     eps: float,
@@ -68,7 +69,9 @@ def _joint(path: str, parameter: Weight | None, size: int, default: int) -> Arra
     return binary32(path, parameter.joint()[0].tolist(), exponent)
 
 
-def _product(nodes: Nodes, path: str, inputs: Inputs, a: Value, b: Value, transposed: bool) -> str:
+def _product(
+    nodes: Nodes, path: str, inputs: Inputs, a: BFPValue, b: BFPValue, transposed: bool
+) -> str:
     left, right = inputs
     if transposed:
         rank = b.dim()
@@ -77,13 +80,13 @@ def _product(nodes: Nodes, path: str, inputs: Inputs, a: Value, b: Value, transp
     return nodes.add("MatMul", [left, right], {}, path)
 
 
-def _added(nodes: Nodes, path: str, inputs: Inputs, *terms: Value) -> str:
+def _added(nodes: Nodes, path: str, inputs: Inputs, *terms: BFPValue) -> str:
     """The sum of two terms; a constant of zeros beside an exact value adds nothing."""
     live = [n for n, t in zip(inputs, terms, strict=True) if constant16(t) is not None]
     return nodes.add("Add", live, {}, path) if len(live) > 1 else live[0]
 
 
-def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: Value) -> str:
+def _softmax(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue) -> str:
     scores = inputs[0]
     if x.allowed is not None and not bool(x.allowed.all()):
         kept = _compressed(x.allowed).cpu().numpy()
@@ -108,7 +111,7 @@ def _embedding(
     weight: Weight,
     padding: int | None,
 ) -> str:
-    table, exponent = Value(*entry(None, weight)).whole()
+    table, exponent = BFPValue(*entry(None, weight)).whole()
     name = nodes.constant(f"{path}.weight", table.cpu().contiguous().numpy(), [exponent])
     return nodes.add("Gather", [name, *inputs], {"axis": 0}, path)
 
@@ -121,18 +124,18 @@ def _same(nodes: Nodes, path: str, inputs: Inputs, *arguments: Any) -> str:
     return inputs[0]
 
 
-def _reshaped(nodes: Nodes, path: str, inputs: Inputs, x: Value, shape: tuple[int, ...]) -> str:
+def _reshaped(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, shape: tuple[int, ...]) -> str:
     sizes = tuple(x.codes.reshape(shape).shape)
     if sizes == (x.shape[0], math.prod(x.shape[1:])):
         return nodes.add("Flatten", inputs, {"axis": 1}, path)
     return nodes.add("Reshape", inputs, {"shape": sizes}, path)
 
 
-def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: Value, order: tuple[int, ...]) -> str:
+def _permuted(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, order: tuple[int, ...]) -> str:
     return nodes.add("Transpose", inputs, {"perm": tuple(axis % x.dim() for axis in order)}, path)
 
 
-def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: Value, index: tuple[Any, ...]) -> str:
+def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, index: tuple[Any, ...]) -> str:
     """A Slice, and a RESHAPE where axes are left out; the latter alone where everything is kept."""
     shape = tuple(x.codes[index].shape)
     if math.prod(shape) == x.codes.numel():
@@ -158,12 +161,12 @@ def _indexed(nodes: Nodes, path: str, inputs: Inputs, x: Value, index: tuple[Any
     return nodes.add("Reshape", [value], {"shape": shape}, path)
 
 
-def _gathered(nodes: Nodes, path: str, inputs: Inputs, x: Value, index: Tensor) -> str:
+def _gathered(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, index: Tensor) -> str:
     numbers = nodes.real(f"{path}.indices", index.cpu().numpy())
     return nodes.add("Gather", [*inputs, numbers], {"axis": 0}, path)
 
 
-def _expanded(nodes: Nodes, path: str, inputs: Inputs, x: Value, shape: tuple[int, ...]) -> str:
+def _expanded(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, shape: tuple[int, ...]) -> str:
     return nodes.add("Expand", inputs, {"shape": tuple(shape)}, path)
 
 
@@ -171,7 +174,7 @@ def _rolled(
     nodes: Nodes,
     path: str,
     inputs: Inputs,
-    x: Value,
+    x: BFPValue,
     by: tuple[int, ...],
     axes: tuple[int, ...],
 ) -> str:
@@ -189,7 +192,7 @@ def _rolled(
     return value
 
 
-def _padded(nodes: Nodes, path: str, inputs: Inputs, x: Value, sizes: tuple[int, ...]) -> str:
+def _padded(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, sizes: tuple[int, ...]) -> str:
     pairs = [sizes[i : i + 2] for i in range(0, len(sizes), 2)][::-1]
     pairs = [(0, 0)] * (x.dim() - len(pairs)) + pairs
     before, after = zip(*pairs, strict=True)
@@ -197,7 +200,7 @@ def _padded(nodes: Nodes, path: str, inputs: Inputs, x: Value, sizes: tuple[int,
 
 
 def _copied(
-    nodes: Nodes, path: str, inputs: Inputs, x: Value, selections: tuple[Selection, ...]
+    nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, selections: tuple[Selection, ...]
 ) -> str:
     (value,) = inputs
     for axis, index in selections:
@@ -206,17 +209,33 @@ def _copied(
     return value
 
 
-def _logits(nodes: Nodes, path: str, inputs: Inputs, x: Value, along: int) -> str:
+def _interpolated(
+    nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, down: Line, across: Line
+) -> str:
+    sizes = (*x.shape[:2], *(len(line.first) for line in (down, across)))
+    kind = "align_corners" if down.corners else "half_pixel"
+    attributes = {"sizes": sizes, "coordinate_transformation_mode": kind}
+    return nodes.add("Interpolate", inputs, attributes, path)
+
+
+def _chosen(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, chosen: Tensor) -> str:
+    """The value where a mask is true, 0 elsewhere."""
+    mask = nodes.real(f"{path}.mask", _compressed(chosen).cpu().numpy())
+    zero = nodes.real(f"{path}.zero", np.zeros((), np.float32))
+    return nodes.add("Where", [mask, *inputs, zero], {}, path)
+
+
+def _logits(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, along: int) -> str:
     return inputs[0]
 
 
-def _split_heads(nodes: Nodes, path: str, inputs: Inputs, x: Value, heads: int) -> str:
+def _split_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, heads: int) -> str:
     n, t, width = x.shape
     d = width // heads
     return _heads(nodes, path, inputs, (n, t, heads, d), (n * heads, t, d))
 
 
-def _join_heads(nodes: Nodes, path: str, inputs: Inputs, x: Value, heads: int) -> str:
+def _join_heads(nodes: Nodes, path: str, inputs: Inputs, x: BFPValue, heads: int) -> str:
     count, t, d = x.shape
     n = count // heads
     return _heads(nodes, path, inputs, (n, heads, t, d), (n, t, heads * d))
@@ -231,7 +250,7 @@ def _heads(
     return nodes.add("Reshape", [value], {"shape": shape}, path)
 
 
-RULES: dict[Operation, Callable[..., str]] = {
+RULES: dict[TrainingOperation, Callable[..., str]] = {
     LAYER_NORM: _norm,
     MAT_MUL: _product,
     ADD: _added,
@@ -246,6 +265,8 @@ RULES: dict[Operation, Callable[..., str]] = {
     ROLL: _rolled,
     PAD: _padded,
     COPIES: _copied,
+    INTERPOLATE: _interpolated,
+    CHOSEN: _chosen,
     LOG_SOFTMAX: _logits,
     SPLIT_HEADS: _split_heads,
     JOIN_HEADS: _join_heads,

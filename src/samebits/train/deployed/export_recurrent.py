@@ -24,7 +24,7 @@ from samebits.train.deployed.recurrent import (
     weights_of,
 )
 from samebits.train.deployed.weights import FrozenWeights
-from samebits.train.operation import Operation
+from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations, addition, pointwise
 from samebits.train.operations.gru import GRU
 from samebits.train.operations.indexing import INDEXED, PERMUTE
@@ -32,7 +32,7 @@ from samebits.train.operations.linear import PRODUCTS
 from samebits.train.operations.lstm import LSTM
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.rnn import RNN
-from samebits.train.value import Value, is_activation
+from samebits.train.value import BFPValue, is_activation
 
 TIME_WISE = (
     *(LSTM, GRU, RNN, PRODUCTS, INDEXED, PERMUTE, pointwise.RESHAPE, activations.RELU),
@@ -45,7 +45,7 @@ def is_recurrent(steps: Sequence[DeployedOperation]) -> bool:
     return any(has_states(step.operation) for step in steps)
 
 
-def has_states(operation: Operation) -> bool:
+def has_states(operation: TrainingOperation) -> bool:
     """Whether an operation goes from step to step with states."""
     rule = rule_of(operation)
     return rule is not None and rule.states
@@ -53,7 +53,7 @@ def has_states(operation: Operation) -> bool:
 
 def one_step(
     model: Deployed, whole: Sequence[DeployedOperation], shape: tuple[int, ...]
-) -> tuple[list[DeployedOperation], Tensor | Value, Value]:
+) -> tuple[list[DeployedOperation], Tensor | BFPValue, BFPValue]:
     """The operations of a run on sequences of one step, its input and output.
 
     whole: those of a run on [1, *shape]. Every axis as long as the sequence is tried as the axis of
@@ -159,7 +159,7 @@ class LayerOf:
         self.kind: type[DeployedCell] = LstmSteps
         if step.operation is not LSTM:
             self.kind = kind_of(arguments.pop(0))
-        self.x: Value
+        self.x: BFPValue
         self.x, *self.parameters, self.reverse = arguments[:6]
 
 

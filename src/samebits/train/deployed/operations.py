@@ -7,7 +7,7 @@ permute, indexing) have no form of their own here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -35,7 +35,10 @@ from samebits.train.deployed.weights import (
     transposed_inputs,
     transposed_outputs,
 )
-from samebits.train.operation import Operation
+from samebits.train.islands import FROM_REAL, TO_REAL
+from samebits.train.losses.difference import DIFFERENCE_LOSS
+from samebits.train.losses.entropy import BINARY_ENTROPY, CROSS_ENTROPY, WEIGHED_ENTROPY
+from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
 from samebits.train.operations.attention import JOIN_HEADS, SPLIT_HEADS
 from samebits.train.operations.broadcast import EXPAND
@@ -48,23 +51,26 @@ from samebits.train.operations.lstm import LSTM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.multiplication import MULTIPLY, SCALE
 from samebits.train.operations.narrow import ENTRY, NARROW
-from samebits.train.operations.resampling import PAD
+from samebits.train.operations.pointwise import DROPOUT
+from samebits.train.operations.recurrent import STATES
+from samebits.train.operations.resampling import INTERPOLATE, PAD, Line, weighted_sums
 from samebits.train.operations.rnn import RNN
+from samebits.train.operations.selection import CHOSEN
 from samebits.train.operations.softmax import LOG_SOFTMAX, MASKED, SOFTMAX
 from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 
 MAX_WINDOW = 1 << 23  # positions averaged
 
 
 def products(
     site: int | None,
-    x: Value,
+    x: BFPValue,
     weight: Weight,
     bias: Weight | None,
     shape: ConvShape,
     peaks: object,
-) -> Part | Value:
+) -> Part | BFPValue:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
     The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
@@ -79,12 +85,12 @@ def products(
 
 def transposed_products(
     site: int | None,
-    x: Value,
+    x: BFPValue,
     weight: Weight,
     bias: Weight | None,
     shape: ConvShape,
     peaks: object,
-) -> Part | Value:
+) -> Part | BFPValue:
     """ConvTranspose2d: `products` with weights whose output channels have exponents."""
     codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
     own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
@@ -93,7 +99,7 @@ def transposed_products(
     return _of_sums(acc, own, site, codes)
 
 
-def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | Value:
+def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | BFPValue:
     """Sums with their offsets at the site, or as int32 at the finest exponent, as rows or an image
     where `codes` are."""
     offsets, grids = (
@@ -103,13 +109,13 @@ def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -
     acc = acc.long() + offsets
     if site is None:
         whole = (acc << (grids - own.finest)).to(torch.int32)
-        return Value.opened(as_input(whole, codes), own.finest)
+        return BFPValue.opened(as_input(whole, codes), own.finest)
     return as_input(saturated(acc, grids - site), codes), site
 
 
 def batch_norm(
     site: int,
-    x: Value,
+    x: BFPValue,
     gamma: Weight,
     beta: Weight,
     running_mean: Tensor,
@@ -127,7 +133,7 @@ def batch_norm(
     return saturated(acc, exponent - site), site
 
 
-def table(site: int, x: Value, name: str, parameter: float | None) -> Part:
+def table(site: int, x: BFPValue, name: str, parameter: float | None) -> Part:
     """A correctly rounded table over the 256 codes."""
     codes, exponent = x.whole()
     entries = activation_codes(name, parameter, exponent, site)
@@ -135,7 +141,7 @@ def table(site: int, x: Value, name: str, parameter: float | None) -> Part:
     return table[codes.long() + 128], site
 
 
-def average_pool(site: int, x: Value, means: Averages) -> Part:
+def average_pool(site: int, x: BFPValue, means: Averages) -> Part:
     """Window means, one rounding."""
     codes, exponent = x.whole()
     most = max(means.largest, means.positions)
@@ -147,14 +153,28 @@ def average_pool(site: int, x: Value, means: Averages) -> Part:
     acc, _ = pooling.window_sums(codes, means)
     by = torch.tensor(means.heights, device=acc.device).view(-1, 1)
     by = by * torch.tensor(means.widths, device=acc.device)
-    # |acc| <= 2**30 and divisors <= 2**23: beyond these shifts every quotient but 0 saturates, or
-    # every quotient is 0; within them int64 holds both terms.
-    shift = min(max(exponent - site, -32), 31)
+    return _mean(acc, exponent - site, by), site
+
+
+def _mean(acc: Tensor, exponent: int, by: Tensor | int) -> Tensor:
+    """sat8(rne(acc * 2**exponent / by)).
+
+    |acc| <= 2**31 and by <= 2**24: beyond these shifts every quotient but 0 saturates, or every
+    quotient is 0; within them int64 holds both terms, and twice the divisor.
+    """
+    shift = min(max(exponent, -33), 31)
     mean = kernels.of(acc).divide(acc << max(shift, 0), by << max(-shift, 0))
-    return mean.clamp(-128, 127).to(torch.int8), site
+    return mean.clamp(-128, 127).to(torch.int8)
 
 
-def add(site: int, a: Value, b: Value) -> Part:
+def interpolated(site: int, x: BFPValue, down: Line, across: Line) -> Part:
+    """Weighted means of neighbours in an image, one rounding."""
+    codes, exponent = x.whole()
+    acc = weighted_sums(codes, down, across)
+    return _mean(acc, exponent - site, down.whole * across.whole), site
+
+
+def add(site: int, a: BFPValue, b: BFPValue) -> Part:
     """a + b, rounded once."""
     (u, e_u), (v, e_v) = a.whole(), b.whole()
     if e_u < e_v:
@@ -169,26 +189,26 @@ def add(site: int, a: Value, b: Value) -> Part:
     return torch.where(u == 0, saturated(v, e_v - site), codes), site
 
 
-def multiply(site: int, a: Value, b: Value) -> Part:
+def multiply(site: int, a: BFPValue, b: BFPValue) -> Part:
     """a * b, rounded once."""
     (u, e_u), (v, e_v) = a.whole(), b.whole()
     return saturated(u.long() * v, e_u + e_v - site), site
 
 
-def scale(site: int, x: Value, factor: float) -> Part:
+def scale(site: int, x: BFPValue, factor: float) -> Part:
     """x times the coefficient of a number: products of 24 bits, which binary32 holds."""
     codes, exponent = x.whole()
     m, by = formats.signed_coefficient(factor)
     return saturated(codes.long() * m, exponent + by - site), site
 
 
-def concat(site: int, dim: int, *tensors: Value) -> Part:
+def concat(site: int, dim: int, *tensors: BFPValue) -> Part:
     """Side by side, each rounded once to the site's exponent."""
     parts = [t.whole() for t in tensors]
     return torch.cat([saturated(codes, e - site) for codes, e in parts], dim), site
 
 
-def narrow(site: int, x: Value) -> Part:
+def narrow(site: int, x: BFPValue) -> Part:
     """A 32-bit value as 8 bits, one rounding."""
     codes, exponent = x.whole()
     return saturated(codes, exponent - site), site
@@ -222,18 +242,18 @@ class Rule:
     states: whether it goes from step to step with states, and takes the run's `memory` of them
     """
 
-    frozen: Callable[..., Part | Value] | None
+    frozen: Callable[..., Part | BFPValue] | None
     rounds: bool | None = True
-    chosen: Callable[..., tuple[Value, int | None]] | None = None
-    wide: Callable[..., Value] | None = None
-    entry: Operation | None = None
+    chosen: Callable[..., tuple[BFPValue, int | None]] | None = None
+    wide: Callable[..., BFPValue] | None = None
+    entry: TrainingOperation | None = None
     narrow: bool = False
     states: bool = False
 
 
 _THE_SAME = Rule(None, False)
 _STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen_of_cell, states=True)
-RULES: dict[Operation, Rule] = {
+RULES: dict[TrainingOperation, Rule] = {
     PRODUCTS: Rule(products, None),
     TRANSPOSED_PRODUCTS: Rule(transposed_products, None),
     normalization.BATCH_NORM: Rule(batch_norm),
@@ -242,6 +262,7 @@ RULES: dict[Operation, Rule] = {
     activations.TABLE: Rule(table),
     pooling.MAX_POOL: _THE_SAME,
     pooling.AVERAGE_POOL: Rule(average_pool),
+    INTERPOLATE: Rule(interpolated),
     addition.ADD: Rule(add, wide=wide.added),
     pointwise.CONCAT: Rule(concat),
     MULTIPLY: Rule(multiply, narrow=True),
@@ -250,6 +271,7 @@ RULES: dict[Operation, Rule] = {
     NARROW16: Rule(wide.narrow16),
     MAT_MUL: Rule(wide.product, False, entry=NARROW),
     SOFTMAX: Rule(wide.softmax, False, entry=NARROW16),
+    CHOSEN: Rule(None, False, entry=NARROW16),
     ENTRY: Rule(wide.entry, False),
     pointwise.EMBEDDING: Rule(wide.embedding, False),
     **dict.fromkeys((pointwise.RESHAPE, PERMUTE, INDEXED, GATHER, ROLL, PAD), _THE_SAME),
@@ -260,11 +282,11 @@ RULES: dict[Operation, Rule] = {
 }
 
 
-def rule_of(operation: Operation, arguments: Sequence[Any] = ()) -> Rule | None:
+def rule_of(operation: TrainingOperation, arguments: Sequence[Any] = ()) -> Rule | None:
     """The deployed form of an operation, that of wide operands where there is one; None if it has
     no form."""
     rule = RULES.get(operation)
-    is_wide = any(isinstance(x, Value) and x.is_wide for x in arguments)
+    is_wide = any(isinstance(x, BFPValue) and x.is_wide for x in arguments)
     if rule is None or not is_wide:
         return rule
     if rule.narrow:
@@ -272,11 +294,25 @@ def rule_of(operation: Operation, arguments: Sequence[Any] = ()) -> Rule | None:
     return Rule(rule.wide, False) if rule.wide else rule
 
 
-def without_rule(places: Sequence[str]) -> UnsupportedError:
-    """The error that lists every operation without a deployed form."""
-    return UnsupportedError(
-        f"{len(places)} operation(s) cannot be deployed:\n  "
-        + "\n  ".join(places)
-        + "\nexpected linear, convolutions, norms, relu, activations, pooling, add, mul, matmul, "
-        "softmax, attention, embedding, cat, moves of elements, LSTM, GRU or RNN; replace them"
-    )
+_FLOAT = "it computes in float32, and devices in integers: leave it out of keep_float"
+_LOSS = "a loss is no part of a network: leave it out of forward()"
+WITHOUT_FORM: dict[TrainingOperation, str] = {
+    DROPOUT: "nothing is dropped in evaluation: call eval() of what drops",
+    STATES: "states stay in their layers: read the layers' outputs",
+    **dict.fromkeys((TO_REAL, FROM_REAL), _FLOAT),
+    **dict.fromkeys((CROSS_ENTROPY, WEIGHED_ENTROPY, BINARY_ENTROPY, DIFFERENCE_LOSS), _LOSS),
+}
+"""Every other operation of training, and what to do about it in a network to be deployed."""
+_WIDE = "an operand has more than 8 bits: put a layer before it"
+OF_CELL = "a cell hands its states to its caller: use the layer, whose states stay in it"
+
+
+def advice(operation: TrainingOperation) -> str:
+    """Say what to do about an operation that has no deployed form, or none of wide operands."""
+    return _WIDE if operation in RULES else WITHOUT_FORM[operation]
+
+
+def without_rule(places: Mapping[str, str]) -> UnsupportedError:
+    """The error that lists every operation without a deployed form, and what to do about it."""
+    lines = "".join(f"\n  {name}: {what}" for name, what in places.items())
+    return UnsupportedError(f"{len(places)} operation(s) cannot be deployed:{lines}")

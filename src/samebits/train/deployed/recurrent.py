@@ -35,7 +35,7 @@ from samebits.train.operations.gru import GruCell, gates_of
 from samebits.train.operations.lstm import unrolled
 from samebits.train.operations.recurrent import Values, order_of, row_product, run_cell
 from samebits.train.operations.rnn import RnnCell
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 
 _LOW, _HIGH = -(1 << 15), (1 << 15) - 1
 _EXACT_BITS = 53  # of binary64
@@ -76,7 +76,7 @@ class RecurrentWeights:
 def weights_of(
     kind: type[DeployedCell],
     site: int,
-    x: Value,
+    x: BFPValue,
     parameters: Parameters,
 ) -> RecurrentWeights:
     """The constants of a layer. Raises UnsupportedError where its sums do not fit 32 bits."""
@@ -211,7 +211,7 @@ class ReluSteps(TanhSteps):
 def layer(
     kind: type[DeployedCell],
     site: int,
-    x: Value,
+    x: BFPValue,
     parameters: Parameters,
     reverse: bool,
     memory: CellMemory | None = None,
@@ -246,7 +246,7 @@ def layer(
 # --- as operations of training ------------------------------------------------------------------
 
 
-def lstm(site: int, x: Value, *arguments: Any, memory: CellMemory | None = None) -> Part:
+def lstm(site: int, x: BFPValue, *arguments: Any, memory: CellMemory | None = None) -> Part:
     """`layer` of the arguments of `LSTM`."""
     return layer(LstmSteps, site, x, arguments[:4], arguments[4], memory)
 
@@ -254,7 +254,7 @@ def lstm(site: int, x: Value, *arguments: Any, memory: CellMemory | None = None)
 def stepped(
     site: int,
     cell: GruCell | RnnCell,
-    x: Value,
+    x: BFPValue,
     *arguments: Any,
     memory: CellMemory | None = None,
 ) -> Part:
@@ -269,7 +269,7 @@ def kind_of(cell: GruCell | RnnCell) -> type[DeployedCell]:
     return ReluSteps if cell.relu else TanhSteps
 
 
-def chosen(*arguments: object) -> tuple[Value, int | None]:
+def chosen(*arguments: object) -> tuple[BFPValue, int | None]:
     """The output of an LSTM in the training arithmetic, and the exponent to freeze.
 
     That is the largest of the steps' cell states that are not all zero, None if all are.
@@ -278,7 +278,7 @@ def chosen(*arguments: object) -> tuple[Value, int | None]:
     return run.output, _largest(list(zip(run.c, run.e_c, strict=True)))
 
 
-def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[Value, int | None]:
+def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[BFPValue, int | None]:
     """The same of a GRU, of the products that r lets in, and of an RNN, of h."""
     if isinstance(cell, GruCell):
         watched = _Watched()

@@ -12,7 +12,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
-from samebits.train.value import Value, Weight
+from samebits.train.value import BFPValue, Weight
 
 _SUM_LIMIT = 1 << 31
 
@@ -71,7 +71,7 @@ def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
 
 
 def frozen_weights(
-    x: Value,
+    x: BFPValue,
     weight: Weight | Outputs,
     bias: Weight | None,
 ) -> FrozenWeights:
@@ -94,7 +94,7 @@ def frozen_rows(
     return _Grids(codes, exponents, biases).fitting(what)
 
 
-def frozen_sums(x: Value, weight: Weight | Outputs, bias: Weight | None) -> FrozenWeights:
+def frozen_sums(x: BFPValue, weight: Weight | Outputs, bias: Weight | None) -> FrozenWeights:
     """The constants of sums that are no site: 32 bits hold them all at the finest exponent.
 
     Channels with a grid that is too fine for that are raised. Raises UnsupportedError where the
@@ -127,7 +127,7 @@ class _Grids:
     values: list[Fraction]
 
     @staticmethod
-    def of(x: Value, weight: Weight | Outputs, bias: Weight | None) -> _Grids:
+    def of(x: BFPValue, weight: Weight | Outputs, bias: Weight | None) -> _Grids:
         """Those of a layer."""
         e_x = x.whole()[1]
         if isinstance(weight, Weight):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.state import PEAKS, entries, find, parameters_of, refuse
 from samebits.train.tensor import BFPParameter, BFPTensor
+
+WHERE: ContextVar[str] = ContextVar("where", default="")
+"""The layer that computes at this moment, in words."""
 
 
 class Holder(nn.Module):
@@ -147,11 +151,14 @@ class Layer(Holder):
         """Let RangeError and UnsupportedError raised inside name the layer; gives the words."""
         where = f"layer {self.name!r} ({type(self).__name__})"
         require_eager()
+        token = WHERE.set(where)
         try:
             yield where
         except (RangeError, UnsupportedError) as error:
             text = str(error)
             raise type(error)(text if text.startswith("layer '") else f"{where}: {text}") from None
+        finally:
+            WHERE.reset(token)
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         """The layer's output for a bfp8 input; every layer defines it."""

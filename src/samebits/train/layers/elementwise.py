@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import UnsupportedError
+from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
 from samebits.train.operations.narrow import as_bfp, as_decided
@@ -118,10 +120,15 @@ class Dropout(Layer):
     def compute(self, x: BFPTensor) -> BFPTensor:
         if not self.training:
             return x
-        return pointwise.dropout(x, self.p, (self.seed, self.site), self._place(), self.draws(x))
+        mask = functools.partial(self._mask, self._call())
+        return pointwise.dropout(x, self.p, mask, self.draws(x))
 
-    def _place(self) -> pointwise.Place:
-        """The step, shard and call of the next mask.
+    def _mask(self, call: int) -> tuple[Pair, pointwise.Place]:
+        """Key and place of the mask of a call in the step and shard that it is now."""
+        return (self.seed, self.site), (self.step, self.shard, call)
+
+    def _call(self) -> int:
+        """The number of this call in its step and shard, which it counts.
 
         Gradient checkpointing of torch calls the layer again in a backward pass: the one call of a
         step has its mask again. Raises UnsupportedError where it is not known which call it was.
@@ -134,12 +141,12 @@ class Dropout(Layer):
                     f"the pass and one call in each step and shard, found {found}, whose mask is "
                     "not known; give every use a Dropout of its own, or leave out checkpoint()"
                 )
-            return self.step, self.shard, 0
+            return 0
         if self.counting:
             self.step += 1
-            return self.step, self.shard, 0
+            return 0
         self.calls += 1
-        return self.step, self.shard, self.calls - 1
+        return self.calls - 1
 
     def draws(self, x: BFPTensor) -> int | None:
         """Number of draws; None: one for each element."""

@@ -21,10 +21,10 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value, requantized
+from samebits.train.value import BFPValue, requantized
 
 
 class Measured(NamedTuple):
@@ -40,7 +40,7 @@ Measure = Callable[[Tensor, int], Measured]  # of int64 differences at an expone
 
 
 def _difference_loss(
-    y: Value, target: Tensor, bits: int, measure: Measure
+    y: BFPValue, target: Tensor, bits: int, measure: Measure
 ) -> tuple[Tensor, tuple[Tensor, int, float | None]]:
     """A loss of the differences between a BFP tensor and a real target.
 
@@ -50,15 +50,17 @@ def _difference_loss(
     return reported(value), (codes, exponent, factor)
 
 
-def _difference_gradient(call: Call, grad: Tensor) -> Value:
+def _difference_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     codes, exponent, factor = call.saved
     return gradient_of(*times(codes.long(), exponent, factor), grad)
 
 
-DIFFERENCE_LOSS = Operation("DifferenceLoss", _difference_loss, _difference_gradient, saves=True)
+DIFFERENCE_LOSS = TrainingOperation(
+    "DifferenceLoss", _difference_loss, _difference_gradient, saves=True
+)
 
 
-def _difference(y: Value, target: Tensor, bits: int) -> tuple[Tensor, int]:
+def _difference(y: BFPValue, target: Tensor, bits: int) -> tuple[Tensor, int]:
     """y - target as int64 at one exponent, below 2**62."""
     codes, e_y = y.resolved()
     t, e_t = quantize_real(target, bits, "target")

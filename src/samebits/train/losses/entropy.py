@@ -24,10 +24,10 @@ from samebits.train.losses.reduction import (
     reported,
     times,
 )
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import largest_magnitude
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 MAX_CLASSES = 1 << 14
 MOST_PROBABILITY = (1 << POINT) + (1 << POINT - 10)  # of a row, fixed point
@@ -35,7 +35,7 @@ Weights = tuple[Tensor, int]  # w, int64, in units of 2**(x - 24), and x
 
 
 def _class_entropy(
-    logits: Value, target: Tensor, count: int | None
+    logits: BFPValue, target: Tensor, count: int | None
 ) -> tuple[Tensor, tuple[Tensor]]:
     """Cross-entropy of class indices, on a grid of 2**-24 (6.2).
 
@@ -47,15 +47,17 @@ def _class_entropy(
     return reported(loss if count is None else loss / float(count)), (found.codes,)
 
 
-def _class_entropy_gradient(call: Call, grad: Tensor) -> Value:
+def _class_entropy_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     return gradient_of(call.saved[0].long(), -24, grad)
 
 
-CROSS_ENTROPY = Operation("CrossEntropy", _class_entropy, _class_entropy_gradient, saves=True)
+CROSS_ENTROPY = TrainingOperation(
+    "CrossEntropy", _class_entropy, _class_entropy_gradient, saves=True
+)
 
 
 def _weighed_entropy(
-    logits: Value, amounts: Tensor, x: int, divisor: float | None
+    logits: BFPValue, amounts: Tensor, x: int, divisor: float | None
 ) -> tuple[Tensor, tuple[Tensor]]:
     """Cross-entropy of rows with an amount for every class (6.3), in units of 2**(x - 28).
 
@@ -67,7 +69,7 @@ def _weighed_entropy(
 
 
 def _binary_entropy(
-    logits: Value, amounts: Tensor, x: int, divisor: float | None
+    logits: BFPValue, amounts: Tensor, x: int, divisor: float | None
 ) -> tuple[Tensor, tuple[Tensor]]:
     """Cross-entropy of elements as rows (0, z) with two amounts (6.4).
 
@@ -81,14 +83,16 @@ def _binary_entropy(
     return reported(loss), (q[:, 1].reshape(z.shape),)
 
 
-def _weighed_gradient(call: Call, grad: Tensor) -> Value:
+def _weighed_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     _, _, x, divisor = call.arguments
     factor = None if divisor is None else 1.0 / divisor
     return gradient_of(*times(call.saved[0].long(), x - GRID, factor), grad)
 
 
-WEIGHED_ENTROPY = Operation("WeighedEntropy", _weighed_entropy, _weighed_gradient, saves=True)
-BINARY_ENTROPY = Operation("BinaryEntropy", _binary_entropy, _weighed_gradient, saves=True)
+WEIGHED_ENTROPY = TrainingOperation(
+    "WeighedEntropy", _weighed_entropy, _weighed_gradient, saves=True
+)
+BINARY_ENTROPY = TrainingOperation("BinaryEntropy", _binary_entropy, _weighed_gradient, saves=True)
 
 
 def _weighed(
@@ -101,7 +105,7 @@ def _weighed(
     return codes, loss if divisor is None else loss / divisor
 
 
-def _class_rows(logits: Value) -> tuple[Tensor, int | Tensor]:
+def _class_rows(logits: BFPValue) -> tuple[Tensor, int | Tensor]:
     """Logits [n, classes, ...] as rows [rows, classes], and their exponent or exponents [rows, 1].
 
     Exponents that differ along the classes are aligned, sample by sample.

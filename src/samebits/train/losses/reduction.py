@@ -10,7 +10,7 @@ from torch import Tensor
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec import formats
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 REDUCTIONS = ("mean", "sum")
 
@@ -67,7 +67,7 @@ def times(acc: Tensor, exponent: int, factor: float | None) -> tuple[Tensor, int
     return acc * m, exponent + x
 
 
-def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> Value:
+def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> BFPValue:
     """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32.
 
     1 is left out. Raises RangeError for a scalar that is not finite.

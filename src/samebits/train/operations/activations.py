@@ -18,28 +18,28 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS, activation_table
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32, requantized
+from samebits.train.value import BFPValue, bfp32, requantized
 
 
-def _relu_codes(x: Value, clip: int | None) -> Value:
+def _relu_codes(x: BFPValue, clip: int | None) -> BFPValue:
     """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
     codes, exponent = x.codes, x.exponent
     high = clip_codes(clip, exponent)
     y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
-    return Value(y, exponent, x.bits, shifts=x.shifts)
+    return BFPValue(y, exponent, x.bits, shifts=x.shifts)
 
 
-def _relu_gradient(call: Call, grad: Value) -> Value:
+def _relu_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (g, e_g), y = grad.resolved(), call.output
     high = clip_codes(call.arguments[1], y.exponent)
-    return Value(kernels.of(g).relu_grad(g, y.codes, high), e_g)
+    return BFPValue(kernels.of(g).relu_grad(g, y.codes, high), e_g)
 
 
-RELU = Operation("Relu", _relu_codes, _relu_gradient, reads=("y",))
+RELU = TrainingOperation("Relu", _relu_codes, _relu_gradient, reads=("y",))
 
 
 def clip_codes(clip: int | None, exponent: Exponent) -> int | Tensor:
@@ -73,7 +73,7 @@ def relu6(x: BFPTensor) -> BFPTensor:
     return RELU(as_bfp8(x, "relu6"), 6)
 
 
-def _table(x: Value, name: str, parameter: float | None) -> Value:
+def _table(x: BFPValue, name: str, parameter: float | None) -> BFPValue:
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
     codes, exponent = x.codes, x.exponent
     if isinstance(exponent, int):
@@ -83,18 +83,18 @@ def _table(x: Value, name: str, parameter: float | None) -> Value:
     return narrowed(values, e_t, x.bits, shifts)
 
 
-def _table_gradient(call: Call, grad: Value) -> Value:
+def _table_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, name, parameter = call.arguments
     (g, e_g), codes, exponent = grad.resolved(), x.codes, x.exponent
     if isinstance(exponent, int) and isinstance(e_g, int):
         entries, e_d = _slopes(name, exponent, parameter)
         table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
-        return Value(*kernels.of(g).lookup_grad(g, codes, table, e_g + e_d))
+        return BFPValue(*kernels.of(g).lookup_grad(g, codes, table, e_g + e_d))
     slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
     return bfp32(g.long() * slopes, e_g + e_t)
 
 
-TABLE = Operation("TableActivation", _table, _table_gradient, reads=("x",))
+TABLE = TrainingOperation("TableActivation", _table, _table_gradient, reads=("x",))
 
 
 def _values(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
@@ -109,14 +109,14 @@ def _slopes(name: str, exponent: int, parameter: float | None) -> tuple[Sequence
     return table.derivative_codes, table.derivative_exponent
 
 
-def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> Value:
+def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> BFPValue:
     """The table's code for every element, narrowed: as what is rounded depends on the largest of
     all alone, it is the table that is rounded, its entries of codes that occur."""
     k = kernels.of(codes)
     table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
     table = torch.where(k.used(codes), table, 0)
     narrow, own = requantized(table, exponent, bits)
-    return Value(k.lookup(codes, narrow), own, bits)
+    return BFPValue(k.lookup(codes, narrow), own, bits)
 
 
 def _looked_up(

@@ -11,20 +11,20 @@ from samebits import kernels
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.multiplication import as_changed, multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.shifts import largest_shifts, narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32, combined
+from samebits.train.value import BFPValue, bfp32, combined
 
 EXCLUDING = -(2.0**15)
 """Constants below it, added to scores, are masks: no exponential has a bit so far down."""
 
 
-def _sum(a: Value, b: Value) -> Value:
+def _sum(a: BFPValue, b: BFPValue) -> BFPValue:
     """a + b at a common exponent."""
     if a.is_wide or b.is_wide:
         terms = ((*t.resolved(), 31) for t in (a, b))
@@ -36,20 +36,20 @@ def _sum(a: Value, b: Value) -> Value:
         acc = k.scale(u, ea - common) + k.scale(v, eb - common)
         return narrowed(acc, common, bits, shifts)
     if isinstance(ea, Tensor) or isinstance(eb, Tensor):
-        return Value(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits)
+        return BFPValue(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits)
     live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
     if not live:
-        return Value(torch.zeros_like(u), formats.EXPONENT_MIN, bits)
+        return BFPValue(torch.zeros_like(u), formats.EXPONENT_MIN, bits)
     exponent = max(min(live), max(live) - 22)
-    return Value(*k.add(u, ea, v, eb, exponent, bits), bits)
+    return BFPValue(*k.add(u, ea, v, eb, exponent, bits), bits)
 
 
-def _sum_gradient(call: Call, grad: Value) -> tuple[Value, Value]:
+def _sum_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, BFPValue]:
     """The same for both."""
     return grad, grad
 
 
-ADD = Operation("Add", _sum, _sum_gradient)
+ADD = TrainingOperation("Add", _sum, _sum_gradient)
 
 
 def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:

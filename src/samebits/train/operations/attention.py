@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from samebits.errors import UnsupportedError
-from samebits.train.operation import Operation
+from samebits.train.operation import TrainingOperation
 from samebits.train.operations.addition import add
 from samebits.train.operations.arrangement import repeat_interleave
 from samebits.train.operations.matmul import product
@@ -18,7 +18,7 @@ from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.softmax import mask, softmax
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 
 def attention(
@@ -103,7 +103,7 @@ def _of_groups(query: BFPTensor, x: BFPTensor) -> BFPTensor:
     return repeat_interleave(x, query.shape[-3] // x.shape[-3], -3)
 
 
-def _split(x: Value, heads: int) -> Value:
+def _split(x: BFPValue, heads: int) -> BFPValue:
     """[n, t, heads * d] as [n * heads, t, d]: vectors stay vectors, so exponents of rows stay."""
     n, t, _ = x.shape
     return x.moved(
@@ -111,7 +111,7 @@ def _split(x: Value, heads: int) -> Value:
     )
 
 
-def _join(x: Value, heads: int) -> Value:
+def _join(x: BFPValue, heads: int) -> BFPValue:
     """The inverse: [n * heads, t, d] as [n, t, heads * d]."""
     count, t, d = x.shape
     return x.moved(
@@ -121,8 +121,12 @@ def _join(x: Value, heads: int) -> Value:
     )
 
 
-SPLIT_HEADS = Operation("SplitHeads", _split, lambda call, grad: _join(grad, call.arguments[1]))
-JOIN_HEADS = Operation("JoinHeads", _join, lambda call, grad: _split(grad, call.arguments[1]))
+SPLIT_HEADS = TrainingOperation(
+    "SplitHeads", _split, lambda call, grad: _join(grad, call.arguments[1])
+)
+JOIN_HEADS = TrainingOperation(
+    "JoinHeads", _join, lambda call, grad: _split(grad, call.arguments[1])
+)
 
 
 def split_heads(x: BFPTensor, heads: int) -> BFPTensor:

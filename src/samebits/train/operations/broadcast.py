@@ -13,21 +13,21 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 GATHERED = 55
 """Bits of a sum of up to 2**24 gradients of 32 bits."""
 
 
-def _expanded(x: Value, shape: tuple[int, ...]) -> Value:
+def _expanded(x: BFPValue, shape: tuple[int, ...]) -> BFPValue:
     """x repeated."""
     return x.moved(lambda codes: codes.expand(shape))
 
 
-def _expanded_gradient(call: Call, grad: Value) -> Value:
+def _expanded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """The sum over an element's places, at one exponent where rows meet in it (12.1, gather)."""
     g, exponent = grad.resolved()
     shape = call.arguments[0].shape
@@ -41,10 +41,10 @@ def _expanded_gradient(call: Call, grad: Value) -> Value:
         return bfp32(acc, exponent)
     # Of every element, as its rows may be others than those of g: there are new axes.
     own = torch.as_tensor(exponent, device=g.device).expand(sizes).reshape(shape)
-    return Value(*kernels.of(acc).shorten(acc, 0, own))
+    return BFPValue(*kernels.of(acc).shorten(acc, 0, own))
 
 
-EXPAND = Operation("Expand", _expanded, _expanded_gradient)
+EXPAND = TrainingOperation("Expand", _expanded, _expanded_gradient)
 
 
 def expand(x: BFPTensor, *shape: Any) -> BFPTensor:

@@ -11,21 +11,21 @@ from torch import Tensor
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import GATHERED
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 Selection = tuple[int, Tensor]  # an axis, and which elements along it, int64
 
 
-def _copied(x: Value, selections: tuple[Selection, ...]) -> Value:
+def _copied(x: BFPValue, selections: tuple[Selection, ...]) -> BFPValue:
     """Elements chosen along axes, some several times."""
     return x.moved(lambda codes: _selected(codes, selections))
 
 
-def _copied_gradient(call: Call, grad: Value) -> Value:
+def _copied_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """The sum over the copies, at one exponent where rows meet in it (12.1, gather)."""
     x, selections = call.arguments
     g, exponent = grad.resolved()
@@ -39,7 +39,7 @@ def _copied_gradient(call: Call, grad: Value) -> Value:
     return bfp32(acc, own)
 
 
-COPIES = Operation("Copies", _copied, _copied_gradient)
+COPIES = TrainingOperation("Copies", _copied, _copied_gradient)
 
 
 def _selected(codes: Tensor, selections: Sequence[Selection]) -> Tensor:

@@ -15,44 +15,44 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import GATHERED, constants
 from samebits.train.operations.copies import copies
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask to torch
 
 
-def _places(x: Value, index: tuple[Index, ...]) -> Value:
+def _places(x: BFPValue, index: tuple[Index, ...]) -> BFPValue:
     """x[index]; the gradient of every other place is zero."""
     return x.moved(lambda codes: codes[index])
 
 
-def _places_gradient(call: Call, grad: Value) -> Value:
+def _places_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, index = call.arguments
     g, e_g = grad.resolved()
     codes = torch.zeros(x.shape, dtype=g.dtype, device=g.device)
     codes[index] = g
     if isinstance(e_g, int):
-        return Value(codes, e_g)
+        return BFPValue(codes, e_g)
     own = torch.full_like(codes, formats.EXPONENT_MIN, dtype=torch.int64)
     own[index] = e_g.expand(g.shape)
-    return Value(*rows.moved(codes, own, lambda v: v))
+    return BFPValue(*rows.moved(codes, own, lambda v: v))
 
 
-INDEXED = Operation("Indexed", _places, _places_gradient)
+INDEXED = TrainingOperation("Indexed", _places, _places_gradient)
 
 
-def _gathered(x: Value, index: Tensor) -> tuple[Value, tuple[Tensor]]:
+def _gathered(x: BFPValue, index: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
     """Elements of the first axis by integers; the gradient of one is the sum over its uses."""
     return x.moved(lambda codes: codes[index]), (index,)
 
 
-def _gathered_gradient(call: Call, grad: Value) -> Value:
+def _gathered_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     shape: torch.Size = call.arguments[0].shape
     (index,) = call.saved
     g, exponent = grad.resolved()
@@ -65,7 +65,7 @@ def _gathered_gradient(call: Call, grad: Value) -> Value:
     return bfp32(acc, exponent)
 
 
-GATHER = Operation("Gather", _gathered, _gathered_gradient, saves=True)
+GATHER = TrainingOperation("Gather", _gathered, _gathered_gradient, saves=True)
 
 
 def indexed(x: BFPTensor, index: Index | tuple[Index, ...]) -> BFPTensor:
@@ -138,18 +138,18 @@ def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
     return reshape(y, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
-def _permuted(x: Value, order: tuple[int, ...]) -> Value:
+def _permuted(x: BFPValue, order: tuple[int, ...]) -> BFPValue:
     """x with its axes in another order; the gradient's axes go back."""
     return x.moved(lambda codes: codes.permute(order))
 
 
-def _permuted_gradient(call: Call, grad: Value) -> Value:
+def _permuted_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     order = call.arguments[1]
     back = sorted(range(len(order)), key=lambda axis: order[axis] % len(order))
     return _permuted(grad, tuple(back))
 
 
-PERMUTE = Operation("Permute", _permuted, _permuted_gradient)
+PERMUTE = TrainingOperation("Permute", _permuted, _permuted_gradient)
 
 
 def permute(x: BFPTensor, *order: Any, dims: Sequence[int] = ()) -> BFPTensor:
@@ -231,17 +231,17 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
     return concat([unsqueeze(x, at) for x in constants(tensors, "stack")], at)
 
 
-def _rolled(x: Value, by: tuple[int, ...], axes: tuple[int, ...]) -> Value:
+def _rolled(x: BFPValue, by: tuple[int, ...], axes: tuple[int, ...]) -> BFPValue:
     """x with its elements moved along axes, the last ones to the front."""
     return x.moved(lambda codes: torch.roll(codes, by, axes))
 
 
-def _rolled_gradient(call: Call, grad: Value) -> Value:
+def _rolled_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     _, by, axes = call.arguments
     return _rolled(grad, tuple(-shift for shift in by), axes)
 
 
-ROLL = Operation("Roll", _rolled, _rolled_gradient)
+ROLL = TrainingOperation("Roll", _rolled, _rolled_gradient)
 
 
 def roll(

@@ -21,15 +21,15 @@ from samebits.kernels import rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.normalization import fits_of, rounded_scalars
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import (
+    BFPValue,
     Term,
-    Value,
     Weight,
     bfp32,
     combined,
@@ -92,14 +92,14 @@ class VectorLayout:
 
 
 def _normalized(
-    x: Value,
+    x: BFPValue,
     gamma: Weight | None,
     beta: Weight | None,
     eps: float,
     centred: bool,
     groups: int | None,
     peaks: ChannelPeaks | None,
-) -> tuple[Value, tuple[Any, ...]]:
+) -> tuple[BFPValue, tuple[Any, ...]]:
     """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
 
     Rows lie along the last dimension, or are groups of channels; without gamma or beta they are
@@ -132,7 +132,7 @@ def _normalized(
     return y, (saved, multiplier.to(torch.int32), (e_saved, e_k - e_z))
 
 
-def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
 
     h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
@@ -159,12 +159,14 @@ def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
     exponent = e_t + e_factor
     if isinstance(exponent, int):
         codes, exponent = k.vector_times(t, multiplier, exponent)
-        return Value(layout.join(codes), exponent), dgamma, dbeta
+        return BFPValue(layout.join(codes), exponent), dgamma, dbeta
     acc = t.long() * multiplier
     return bfp32(layout.join(acc), layout.of_rows(exponent)), dgamma, dbeta
 
 
-LAYER_NORM = Operation("LayerNorm", _normalized, _normalized_gradient, reads=(1,), saves=True)
+LAYER_NORM = TrainingOperation(
+    "LayerNorm", _normalized, _normalized_gradient, reads=(1,), saves=True
+)
 
 
 def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
@@ -185,7 +187,7 @@ def _affine(
     layout: VectorLayout,
     bits: int,
     peaks: ChannelPeaks | None,
-) -> Value:
+) -> BFPValue:
     """xhat * gamma + beta of xhat with 16 bits, exact at one exponent, as codes of `bits`."""
     xhat, e_x = normalized
     scale = None if gamma is None else layout.along(gamma.joint()[0])
@@ -199,7 +201,7 @@ def _affine(
         common = common_exponent((e_m, width), *((e, n) for _, e, n in terms))
         b = next((k.scale(v, e - common) for v, e, _ in terms), None)
         codes, exponent = k.column_affine(xhat, scale, b, e_m - common, common, bits)
-        return Value(layout.join(codes), exponent, bits)
+        return BFPValue(layout.join(codes), exponent, bits)
     product = xhat if scale is None else xhat.long() * scale
     acc, exponent = combined((product, e_m, width), *terms)
     return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
@@ -207,7 +209,7 @@ def _affine(
 
 def _parameter_gradients(
     g: Part, xhat: Part, layout: VectorLayout, gamma: bool, beta: bool
-) -> tuple[Value | None, Value | None]:
+) -> tuple[BFPValue | None, BFPValue | None]:
     """The gradients of gamma and beta, where there are any: sums of g * xhat, and of g."""
     (codes, e_g), (saved, e_x) = g, xhat
     if gamma and layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
@@ -221,7 +223,7 @@ def _parameter_gradients(
     )
 
 
-def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> Value:
+def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPValue:
     """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
     acc, exponent = values
     if isinstance(exponent, int):

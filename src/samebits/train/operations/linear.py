@@ -16,7 +16,7 @@ from samebits.kernels import ConvShape, conv_shape
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation, is_wanted
+from samebits.train.operation import OperationCall, TrainingOperation, is_wanted
 from samebits.train.operations.addition import add
 from samebits.train.operations.broadcast import constant
 from samebits.train.operations.matmul import product
@@ -33,12 +33,12 @@ from samebits.train.operations.products import (
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.sums import Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import Value, Weight, as_gradient
+from samebits.train.value import BFPValue, Weight, as_gradient
 
 
 def _products(
-    x: Value, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
-) -> Value:
+    x: BFPValue, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
+) -> BFPValue:
     """x * weight + bias: convolution [n, ci, h, w], or matrix product of rows [n, k].
 
     x is bfp8, the weight its codes W (int8), the bias its joint value J; the result is the exact
@@ -49,12 +49,12 @@ def _products(
     codes, e_x, up = x.shifted()
     sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
     if codes.dim() == 4:
-        return Value.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow))
+        return BFPValue.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow))
     moves = (as_rows,) if isinstance(sums.exponent, int) else ()
-    return Value.of_sums(sums, (codes.shape[0], shape.co), *moves)
+    return BFPValue.of_sums(sums, (codes.shape[0], shape.co), *moves)
 
 
-def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
     x, weight, _, shape, _ = call.arguments
     (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
@@ -64,7 +64,7 @@ def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
         g16, exponent = for_input(g, e_g, e_w, bits)
         acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
         part = k.requantize(as_input(acc, codes), largest, exponent, bits)
-        dx = Value(*as_gradient(part))
+        dx = BFPValue(*as_gradient(part))
     if call.wanted[1] and is_wanted("weight"):
         t, exponent = for_weight(g, e_g, e_x)
         exponent = exponent + by_channel(up, shape)
@@ -74,7 +74,7 @@ def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
     return dx, dw, db
 
 
-PRODUCTS = Operation("Products", _products, _products_gradient, reads=("x", "w"))
+PRODUCTS = TrainingOperation("Products", _products, _products_gradient, reads=("x", "w"))
 
 
 def sums_of(

@@ -24,7 +24,7 @@ from samebits.kernels.protocol import (
 from samebits.kernels.rows import Exponent, maximum
 from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.products import by_output, check_kind
 from samebits.train.operations.recurrent import (
     Gradients,
@@ -39,19 +39,19 @@ from samebits.train.operations.recurrent import (
     tables,
 )
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import SUM_BITS, Value, Weight, bfp32, combined, requantized
+from samebits.train.value import SUM_BITS, BFPValue, Weight, bfp32, combined, requantized
 
 
 def _forward(
-    x: Value,
+    x: BFPValue,
     weight_ih: Weight,
     weight_hh: Weight,
     bias_ih: Weight | None,
     bias_hh: Weight | None,
     reverse: bool,
-    h: Value | None = None,
-    c: Value | None = None,
-) -> tuple[tuple[Value, Value], tuple[Any, ...]]:
+    h: BFPValue | None = None,
+    c: BFPValue | None = None,
+) -> tuple[tuple[BFPValue, BFPValue], tuple[Any, ...]]:
     """One layer in one direction, [T, N, I] -> [T, N, H], and c after the last step, [N, H].
 
     `reverse` takes the last step first. h, c [N, H]: before it. Saves x and h in one byte an
@@ -62,10 +62,12 @@ def _forward(
     (h_0, e_h), (c_0, e_first) = run.first
     end = order_of(len(run.c), reverse)[-1]
     saved = (run.c, run.e_c, h_0, e_h, c_0, e_first, run.grid, run.first_grid)
-    return (run.output, Value(run.c[end], run.e_c[end])), saved
+    return (run.output, BFPValue(run.c[end], run.e_c[end])), saved
 
 
-def _gradient(call: Call, grad: Value | None, at_last: Value | None) -> tuple[Any, ...]:
+def _gradient(
+    call: OperationCall, grad: BFPValue | None, at_last: BFPValue | None
+) -> tuple[Any, ...]:
     """Gates of all steps again, the recurrence through time, then one product a gradient."""
     of_x, weight_ih, weight_hh, *biases, reverse = call.arguments[:6]
     (x, e_x), h = of_x.resolved(), call.output[0].codes
@@ -94,7 +96,7 @@ def _gradient(call: Call, grad: Value | None, at_last: Value | None) -> tuple[An
     return *parts.wanted(needs[:5]), None, *before[:given]
 
 
-LSTM = Operation("Lstm", _forward, _gradient, reads=(0, "w", 3, 4, "y"), saves=True)
+LSTM = TrainingOperation("Lstm", _forward, _gradient, reads=(0, "w", 3, 4, "y"), saves=True)
 
 
 def _states(*biases: Weight | None) -> list[Tensor]:
@@ -168,23 +170,23 @@ class Unrolled:
     first: tuple[tuple[Tensor | None, Exponent], tuple[Tensor | None, Exponent]]
 
     @property
-    def output(self) -> Value:
+    def output(self) -> BFPValue:
         """h."""
         if isinstance(self.e_c[0], int):
-            return Value(self.h, HIDDEN_EXPONENT)
+            return BFPValue(self.h, HIDDEN_EXPONENT)
         own = torch.full((*self.h.shape[:2], 1), HIDDEN_EXPONENT, device=self.h.device)
-        return Value(self.h, own)
+        return BFPValue(self.h, own)
 
 
 def unrolled(
-    x: Value,
+    x: BFPValue,
     weight_ih: Weight,
     weight_hh: Weight,
     bias_ih: Weight | None,
     bias_hh: Weight | None,
     reverse: bool,
-    h_0: Value | None = None,
-    c_0: Value | None = None,
+    h_0: BFPValue | None = None,
+    c_0: BFPValue | None = None,
 ) -> Unrolled:
     """The forward pass of one layer in one direction, [T, N, I] -> [T, N, H] (training.md 5)."""
     (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
@@ -237,7 +239,7 @@ def unrolled(
     return Unrolled(h, c, e_c, grid, first_grid, first)
 
 
-def _first_hidden(h: Value) -> Part:
+def _first_hidden(h: BFPValue) -> Part:
     """h before the first step; zeros have the exponent of all other steps."""
     codes, e = h.resolved()
     if isinstance(e, int):
@@ -270,7 +272,7 @@ class _ThroughTime:
         """Whether samples have exponents of their own."""
         return not isinstance(self.e_c[0], int)
 
-    def run(self, grad: Value | None, at_last: Value | None, order: list[int]) -> Part:
+    def run(self, grad: BFPValue | None, at_last: BFPValue | None, order: list[int]) -> Part:
         """D int32 [T, N, 4H] and its exponent, of the gradients of the output and of the last c.
 
         order: the steps as the forward pass took them; this goes through them from the last to the
@@ -295,7 +297,7 @@ class _ThroughTime:
             later = t
         return at_one_exponent([found[t] for t in range(len(order))], 32)
 
-    def before_first(self, first: int, wanted: list[bool]) -> list[Value | None]:
+    def before_first(self, first: int, wanted: list[bool]) -> list[BFPValue | None]:
         """The gradients of h and c before the first step, where they are wanted."""
         assert self.to_h is not None
         assert self.dc is not None

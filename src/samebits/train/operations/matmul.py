@@ -13,14 +13,14 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape, rows
 from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import add, times
 from samebits.train.operations.broadcast import constant, expand
 from samebits.train.operations.indexing import squeeze, unsqueeze
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.pointwise import reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, as_gradient, gradient_in
+from samebits.train.value import BFPValue, as_gradient, gradient_in
 
 
 class _Operand(NamedTuple):
@@ -30,7 +30,7 @@ class _Operand(NamedTuple):
     exponent: Exponent
 
 
-def _products(a: Value, b: Value, transposed: bool) -> tuple[Value, tuple[Any, ...]]:
+def _products(a: BFPValue, b: BFPValue, transposed: bool) -> tuple[BFPValue, tuple[Any, ...]]:
     """a [..., n, k] times b [..., k, m], or b [..., m, k] where it is transposed; bfp32.
 
     A batch of products is a convolution of one image whose pixels are the rows, with a 1x1 kernel
@@ -49,10 +49,12 @@ def _products(a: Value, b: Value, transposed: bool) -> tuple[Value, tuple[Any, .
     acc, largest = kernels.of(u.codes).conv(_image(u.codes), _kernel(v.codes), shape)
     size, by_rows = (*a.shape[:-1], v.codes.shape[1]), a.by_rows or b.by_rows
     part = _of_kind(_matrices(acc, shape), largest, exponent, size, by_rows, 32)
-    return Value(*part, layer_bits=bits), saved
+    return BFPValue(*part, layer_bits=bits), saved
 
 
-def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | None]:
+def _products_gradient(
+    call: OperationCall, grad: BFPValue
+) -> tuple[BFPValue | None, BFPValue | None]:
     """As of Linear: a's gradient from 16-bit codes, b's from those of full width."""
     a, b, transposed = call.arguments
     u, v, (e_u, e_v), by_rows, folded = call.saved
@@ -69,7 +71,7 @@ def _products_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | N
     return da, db
 
 
-MAT_MUL = Operation("MatMul", _products, _products_gradient, saves=True)
+MAT_MUL = TrainingOperation("MatMul", _products, _products_gradient, saves=True)
 
 
 def _sums_of_a(
@@ -108,12 +110,12 @@ def _sums_of_b(
 
 def _handed_down(
     acc: Tensor, largest: int, exponent: Exponent, shape: torch.Size, by_rows: bool
-) -> Value:
+) -> BFPValue:
     part = _of_kind(acc, largest, exponent, tuple(shape), by_rows, 16)
-    return Value(*as_gradient(part))
+    return BFPValue(*as_gradient(part))
 
 
-def _vectors(x: Value, along_last: bool, bits: int) -> _Operand:
+def _vectors(x: BFPValue, along_last: bool, bits: int) -> _Operand:
     """The matrices of x, with the vectors that are summed along their last axis, as 8-bit codes.
 
     Wide values are rounded, every such vector to an exponent of its own.

@@ -13,15 +13,15 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 
-def _product(a: Value, b: Value) -> Value:
+def _product(a: BFPValue, b: BFPValue) -> BFPValue:
     """a * b, exact products and one rounding; axes of size 1 go along with those of the other."""
     (u, e_a), (v, e_b) = a.resolved(), b.resolved()
     if a.is_wide or b.is_wide:
@@ -29,7 +29,9 @@ def _product(a: Value, b: Value) -> Value:
     return narrowed(u.long() * v, e_a + e_b, max(a.bits, b.bits), None)
 
 
-def _product_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | None]:
+def _product_gradient(
+    call: OperationCall, grad: BFPValue
+) -> tuple[BFPValue | None, BFPValue | None]:
     a, b = call.arguments
     return (
         _summed(grad, b, a.shape) if call.wanted[0] else None,
@@ -37,7 +39,7 @@ def _product_gradient(call: Call, grad: Value) -> tuple[Value | None, Value | No
     )
 
 
-def _summed(grad: Value, other: Value, shape: torch.Size) -> Value:
+def _summed(grad: BFPValue, other: BFPValue, shape: torch.Size) -> BFPValue:
     """The sums of g * other over the axes that an operand of a shape was repeated along.
 
     |g| < 2**31 and |other| < 2**7, so that sums of 2**24 products stay below 2**62; an operand
@@ -49,7 +51,7 @@ def _summed(grad: Value, other: Value, shape: torch.Size) -> Value:
     return bfp32(acc.sum(axes, keepdim=True) if axes else acc, e_g + exponent)
 
 
-MULTIPLY = Operation("Multiply", _product, _product_gradient, reads=("x",))
+MULTIPLY = TrainingOperation("Multiply", _product, _product_gradient, reads=("x",))
 
 
 def multiply(a: Any, b: Any) -> BFPTensor:
@@ -95,7 +97,7 @@ def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
     return broadcast("multiply", x, y)
 
 
-def _scaled(x: Value, factor: float) -> Value:
+def _scaled(x: BFPValue, factor: float) -> BFPValue:
     """x times a number, whose coefficient has 16 bits."""
     m, by = formats.signed_coefficient(factor)
     if x.is_wide:
@@ -103,13 +105,13 @@ def _scaled(x: Value, factor: float) -> Value:
     return narrowed(x.codes.long() * m, x.exponent + by, x.bits, x.shifts)
 
 
-def _scaled_gradient(call: Call, grad: Value) -> Value:
+def _scaled_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     g, e_g = grad.resolved()
     m, by = formats.signed_coefficient(call.arguments[1])
     return bfp32(g.long() * m, e_g + by)
 
 
-SCALE = Operation("Scale", _scaled, _scaled_gradient)
+SCALE = TrainingOperation("Scale", _scaled, _scaled_gradient)
 
 
 def scale(x: BFPTensor, factor: float) -> BFPTensor:

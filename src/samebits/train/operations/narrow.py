@@ -8,33 +8,33 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import Value, Weight, bfp32
+from samebits.train.value import BFPValue, Weight, bfp32
 
 
-def _narrow(x: Value) -> Value:
+def _narrow(x: BFPValue) -> BFPValue:
     """Sums, bfp16 or bfp32 -> bfp8."""
     return x.narrowed()
 
 
-def _narrow_gradient(call: Call, grad: Value) -> Value:
+def _narrow_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     return grad  # its parts apart: those of all uses are one sum
 
 
-NARROW = Operation("Narrow", _narrow, _narrow_gradient, apart=True)
+NARROW = TrainingOperation("Narrow", _narrow, _narrow_gradient, apart=True)
 
 
-def _entry(parameter: Weight) -> Value:
+def _entry(parameter: Weight) -> BFPValue:
     """A parameter as an activation: its codes W, with exponents by rows where it has them."""
     codes, exponent = parameter.parts[0]
     bits = parameter.widths.values
     if isinstance(exponent, int):
-        return Value(codes, exponent, bits)
-    return Value(*rows.moved(codes, exponent, lambda v: v), bits)
+        return BFPValue(codes, exponent, bits)
+    return BFPValue(*rows.moved(codes, exponent, lambda v: v), bits)
 
 
-def _entry_gradient(call: Call, grad: Value) -> Value:
+def _entry_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """With one exponent, as that of every parameter."""
     g, exponent = grad.resolved()
     if isinstance(exponent, int):
@@ -43,7 +43,7 @@ def _entry_gradient(call: Call, grad: Value) -> Value:
     return bfp32(codes, int(whole))
 
 
-ENTRY = Operation("Entry", _entry, _entry_gradient)
+ENTRY = TrainingOperation("Entry", _entry, _entry_gradient)
 
 
 def as_bfp(x: Tensor, where: str) -> BFPTensor:

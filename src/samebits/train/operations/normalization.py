@@ -18,10 +18,10 @@ from samebits.kernels.protocol import BITS, Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.deferred import defer
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import Value, Weight, bfp32
+from samebits.train.value import BFPValue, Weight, bfp32
 
 MAX_BATCH_ELEMENTS = 1 << 24
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
@@ -41,14 +41,14 @@ def _scalars(parameter: Weight) -> Scalars:
     return np.ldexp(joint.cpu().numpy().astype(np.float64), exponent)
 
 
-def _bfp32_of_scalars(v: Scalars, device: torch.device) -> Value:
+def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPValue:
     """Real values as bfp32 with the smallest exponent (not limited)."""
     largest = float(np.abs(v).max())
     if largest == 0:
         zeros = torch.zeros(v.shape, dtype=torch.int32, device=device)
-        return Value(zeros, formats.EXPONENT_MIN)
+        return BFPValue(zeros, formats.EXPONENT_MIN)
     exponent = unlimited_exponent(largest, 32)
-    return Value(_integers(v, exponent).to(torch.int32).to(device), exponent)
+    return BFPValue(_integers(v, exponent).to(torch.int32).to(device), exponent)
 
 
 GUARD = 8
@@ -176,7 +176,7 @@ def _sample_sums(v: Tensor) -> Tensor:
 
 
 def _normalized(
-    x: Value,
+    x: BFPValue,
     gamma: Weight,
     beta: Weight,
     running_mean: Tensor,
@@ -185,7 +185,7 @@ def _normalized(
     momentum: float,
     eps: float,
     peaks: ChannelPeaks | None,
-) -> tuple[Value, tuple[_Channels]]:
+) -> tuple[BFPValue, tuple[_Channels]]:
     """z (bfp8) -> bfp8 by an integer multiply-add per channel, one rounding.
 
     Statistics of the shard are exact sums (in evaluation the running ones). An affine function of a
@@ -216,13 +216,13 @@ def _normalized(
     common = int(exponent[0, 0])
     largest = int(np.abs(whole[2:] * m + b).max())
     if largest == 0:
-        return Value(torch.zeros_like(z), formats.EXPONENT_MIN, bits), channels
+        return BFPValue(torch.zeros_like(z), formats.EXPONENT_MIN, bits), channels
     by = requantize_shift(largest, common, bits)
     coefficients = (torch.from_numpy(m[0]), torch.from_numpy(b[0]))
-    return Value(k.channel_affine(z, *coefficients, -by), common + by, bits), channels
+    return BFPValue(k.channel_affine(z, *coefficients, -by), common + by, bits), channels
 
 
-def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
     (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
     (c,) = call.saved
@@ -235,7 +235,9 @@ def _normalized_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
     return dx, dgamma, dbeta
 
 
-BATCH_NORM = Operation("BatchNorm", _normalized, _normalized_gradient, reads=("x",), saves=True)
+BATCH_NORM = TrainingOperation(
+    "BatchNorm", _normalized, _normalized_gradient, reads=("x",), saves=True
+)
 
 
 def _per_sample(v: Integers, like: Tensor) -> Tensor:
@@ -294,7 +296,7 @@ def _multiply_add(
     return rounded_scalars(alpha, exponent), rounded_scalars(shift, exponent), exponent
 
 
-def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) -> Value:
+def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) -> BFPValue:
     """a * g + beta_z * z + gamma0 as one integer multiply-add a sample and one rounding.
 
     gg, sg: the sums of g * xhat and of g. The common exponent gives the largest `a` 24 bits, unless
@@ -302,7 +304,7 @@ def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) 
     """
     (g, e_g), (z, e_z) = grad, read
     if not c.a.any():
-        return Value(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
+        return BFPValue(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
     beta_z, gamma0 = np.zeros_like(c.a), np.zeros_like(c.a)
     if c.training:
         beta_z = -(c.a * ((gg / float(c.n)) * c.inv))
@@ -314,7 +316,7 @@ def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) 
     abc = [rounded_scalars(v, exponent) for v in (a, b, gamma0)]
     if isinstance(e_g, int) and isinstance(e_z, int):
         stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
-        return Value(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
+        return BFPValue(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
     aq, bq, cq = (_per_sample(v, g) for v in abc)
     return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
 

@@ -18,32 +18,32 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.numerics import philox
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import constants
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import Value, Weight, bfp32
+from samebits.train.value import BFPValue, Weight, bfp32
 
 # --- concatenation and shape ----------------------------------------------------------------
 
 
-def _side_by_side(dim: int, *tensors: Value) -> Value:
+def _side_by_side(dim: int, *tensors: BFPValue) -> BFPValue:
     """Codes side by side at the largest exponent."""
     bits = max(t.bits for t in tensors)
     if any(t.shifts is not None for t in tensors):
         return _concatenated(tensors, dim, bits)
     parts = [t.resolved() for t in tensors]
     if any(isinstance(e, Tensor) for _, e in parts):
-        return Value(*rows.concatenated(parts, dim), bits)
+        return BFPValue(*rows.concatenated(parts, dim), bits)
     k = kernels.of(parts[0][0])
     live = [e for codes, e in parts if k.largest_of(codes)]
     exponent = max(live, default=formats.EXPONENT_MIN)
     codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
-    return Value(torch.cat(codes, dim), exponent, bits)
+    return BFPValue(torch.cat(codes, dim), exponent, bits)
 
 
-def _side_by_side_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+def _side_by_side_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     dim, *tensors = call.arguments
     g, e_g = grad.resolved()
     sizes = [t.shape[dim] for t in tensors]
@@ -52,17 +52,17 @@ def _side_by_side_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
         own: Sequence[Exponent] = torch.split(e_g, sizes, dim)
     else:
         own = [e_g] * len(slices)
-    return (None, *(Value(s, e) for s, e in zip(slices, own, strict=True)))
+    return (None, *(BFPValue(s, e) for s, e in zip(slices, own, strict=True)))
 
 
-CONCAT = Operation("Concat", _side_by_side, _side_by_side_gradient)
+CONCAT = TrainingOperation("Concat", _side_by_side, _side_by_side_gradient)
 
 
-def _concatenated(tensors: Sequence[Value], dim: int, bits: int) -> Value:
+def _concatenated(tensors: Sequence[BFPValue], dim: int, bits: int) -> BFPValue:
     """Tensors side by side whose channels have shifts: along the channels all keep their own."""
     rank, dim = tensors[0].dim(), dim % tensors[0].dim()
     if dim != (1 if rank == 4 else rank - 1):  # the channels of all meet
-        return Value(*rows.concatenated([t.resolved() for t in tensors], dim), bits)
+        return BFPValue(*rows.concatenated([t.resolved() for t in tensors], dim), bits)
     codes, own = rows.concatenated([t.shifted()[:2] for t in tensors], dim)
     every = [
         torch.zeros(t.shape[dim], dtype=torch.int64, device=codes.device)
@@ -71,7 +71,7 @@ def _concatenated(tensors: Sequence[Value], dim: int, bits: int) -> Value:
         for t in tensors
     ]
     shifts = torch.cat(every)
-    return Value(codes, own + rows.along_channels(shifts, rank), bits, shifts=shifts)
+    return BFPValue(codes, own + rows.along_channels(shifts, rank), bits, shifts=shifts)
 
 
 def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
@@ -82,16 +82,16 @@ def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
     return CONCAT(dim, *(as_bfp8(t, "concat") for t in constants(tensors, "concat")))
 
 
-def _reshaped(x: Value, shape: tuple[int, ...]) -> Value:
+def _reshaped(x: BFPValue, shape: tuple[int, ...]) -> BFPValue:
     """The same codes in another shape."""
     return x.moved(lambda codes: codes.reshape(shape))
 
 
-def _reshaped_gradient(call: Call, grad: Value) -> Value:
+def _reshaped_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     return _reshaped(grad, call.arguments[0].shape)
 
 
-RESHAPE = Operation("Reshape", _reshaped, _reshaped_gradient)
+RESHAPE = TrainingOperation("Reshape", _reshaped, _reshaped_gradient)
 
 
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
@@ -124,24 +124,27 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 # --- dropout and embedding ------------------------------------------------------------------
 
 Place = tuple[int, int, int]  # of a mask: step, shard, call
+Mask = Callable[[], tuple[Pair, Place]]  # the key (seed, site) and place of the mask that is next
 
 
-def _dropout_codes(x: Value, p: float, key: Pair, place: Place, count: int | None) -> Value:
-    """The mask is not stored: the counter-based generator gives it again in the backward pass."""
-    codes = x.codes
-    factors, by = dropout_factors(codes, p, key, place, count)
+def _dropout_codes(
+    x: BFPValue, p: float, mask: Mask, count: int | None
+) -> tuple[BFPValue, tuple[tuple[Pair, Place]]]:
+    """The mask is not stored: the counter-based generator gives it again in the gradient."""
+    codes, drawn = x.codes, mask()
+    factors, by = dropout_factors(codes, p, *drawn, count=count)
     if x.is_wide:
-        return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits)
-    return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts)
+        return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits), (drawn,)
+    return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts), (drawn,)
 
 
-def _dropout_gradient(call: Call, grad: Value) -> Value:
-    g, e_g = grad.resolved()
-    factors, by = dropout_factors(g, *call.arguments[1:])
+def _dropout_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
+    (g, e_g), (_, p, _, count), ((key, place),) = grad.resolved(), call.arguments, call.saved
+    factors, by = dropout_factors(g, p, key, place, count)
     return bfp32(g.long() * factors, e_g + by)
 
 
-DROPOUT = Operation("Dropout", _dropout_codes, _dropout_gradient)
+DROPOUT = TrainingOperation("Dropout", _dropout_codes, _dropout_gradient, saves=True)
 
 
 def dropout_factors(
@@ -161,27 +164,33 @@ def dropout_factors(
     return kept.view(shape).long() * m, x
 
 
-def dropout(x: BFPTensor, p: float, key: Pair, place: Place, count: int | None = None) -> BFPTensor:
+def dropout(x: BFPTensor, p: float, mask: Mask, count: int | None = None) -> BFPTensor:
     """Zero each element with probability p and scale the others by 1 / (1 - p), as bfp8.
 
-    key: (seed, site). place: the step, the shard, and the calls before this one in both. count: the
-    number of samples, each of which is kept or dropped as a whole, or 1 for all samples together.
+    mask: gives its key, (seed, site), and place: the step, the shard, and the calls before this one
+    in both; it is asked when the mask is drawn. count: the number of samples, each of which is kept
+    or dropped as a whole, or 1 for all samples together.
     p = 0 is the identity. What has 32 bits keeps them (14.2).
     """
     x = as_decided(x, "dropout")
-    return x if p == 0 else DROPOUT(x, p, key, place, count)
+    return x if p == 0 else DROPOUT(x, p, mask, count)
 
 
 def _embedding_rows(
     index: Tensor, weight: Weight, padding: int | None
-) -> tuple[Value, tuple[Tensor]]:
+) -> tuple[BFPValue, tuple[Tensor]]:
     """Rows of W; the gradient of a row is the sum over its uses."""
+    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
+        raise UnsupportedError(
+            f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
+            f"found {int(index.min())} to {int(index.max())}"
+        )
     codes, exponent = weight.parts[0]
     own = exponent if isinstance(exponent, int) else exponent[index]
-    return Value(codes[index], own, weight.widths.values), (index,)
+    return BFPValue(codes[index], own, weight.widths.values), (index,)
 
 
-def _embedding_gradient(call: Call, grad: Value) -> tuple[None, Value]:
+def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPValue]:
     _, weight, padding = call.arguments
     (index,) = call.saved
     g, exponent = grad.resolved()
@@ -195,7 +204,7 @@ def _embedding_gradient(call: Call, grad: Value) -> tuple[None, Value]:
     return None, bfp32(acc, exponent)
 
 
-EMBEDDING = Operation("Embedding", _embedding_rows, _embedding_gradient, saves=True)
+EMBEDDING = TrainingOperation("Embedding", _embedding_rows, _embedding_gradient, saves=True)
 
 
 def embedding(index: Tensor, weight: BFPParameter, padding: int | None = None) -> BFPTensor:
@@ -205,11 +214,6 @@ def embedding(index: Tensor, weight: BFPParameter, padding: int | None = None) -
     """
     if index.dtype not in (torch.int64, torch.int32):
         raise UnsupportedError(f"embedding: expected integer indices, found {index.dtype}")
-    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
-        raise UnsupportedError(
-            f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
-            f"found {int(index.min())} to {int(index.max())}"
-        )
     return EMBEDDING(index, weight, padding)
 
 

@@ -15,31 +15,31 @@ from samebits.kernels import Window, rows
 from samebits.kernels.averages import Averages, adaptive_averages, window_averages
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import line, over_lines
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32
+from samebits.train.value import BFPValue, bfp32
 
 
-def _maxima(x: Value, window: Window) -> tuple[Value, tuple[Tensor]]:
+def _maxima(x: BFPValue, window: Window) -> tuple[BFPValue, tuple[Tensor]]:
     """Window maxima; saves the one-byte position of each."""
     codes = x.codes
     y, where = kernels.of(codes).max_pool(codes, window)
-    return Value(y, x.exponent, x.bits, shifts=x.shifts), (where,)
+    return BFPValue(y, x.exponent, x.bits, shifts=x.shifts), (where,)
 
 
-def _maxima_gradient(call: Call, grad: Value) -> Value:
+def _maxima_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, window = call.arguments
     (where,) = call.saved
     g, e_g = grad.resolved()
     k = kernels.of(g)
     acc, largest = k.max_pool_grad(g, where, x.shape, window)
-    return Value(*k.shorten(acc, largest, e_g))
+    return BFPValue(*k.shorten(acc, largest, e_g))
 
 
-MAX_POOL = Operation("MaxPool", _maxima, _maxima_gradient, saves=True)
+MAX_POOL = TrainingOperation("MaxPool", _maxima, _maxima_gradient, saves=True)
 
 
 def max_pool2d(x: BFPTensor, window: Window) -> BFPTensor:
@@ -72,7 +72,7 @@ def _check_window(what: str, x: BFPTensor, window: Window) -> None:
         )
 
 
-def _means(x: Value, means: Averages) -> Value:
+def _means(x: BFPValue, means: Averages) -> BFPValue:
     """Window means: exact sums, one rounding."""
     acc, largest = window_sums(x.codes, means)
     if means.factors is not None:
@@ -81,7 +81,7 @@ def _means(x: Value, means: Averages) -> Value:
     return narrowed(acc, x.exponent, x.bits, x.shifts, means.common, largest)
 
 
-def _means_gradient(call: Call, grad: Value) -> Value:
+def _means_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, means = call.arguments
     g, e_g = grad.resolved()
     k = kernels.of(g)
@@ -95,10 +95,12 @@ def _means_gradient(call: Call, grad: Value) -> Value:
     return divided(acc, largest, e_g, means.common, bits)
 
 
-AVERAGE_POOL = Operation("AveragePool", _means, _means_gradient)
+AVERAGE_POOL = TrainingOperation("AveragePool", _means, _means_gradient)
 
 
-def divided(acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int) -> Value:
+def divided(
+    acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int
+) -> BFPValue:
     """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7).
 
     largest: max|acc|, where it is known

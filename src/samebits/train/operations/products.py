@@ -15,10 +15,10 @@ from samebits.kernels import ConvShape, rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.value import Value, Weight, as_gradient, bfp32, gradient_in, requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, bfp32, gradient_in, requantized
 
 
-def check_kind(x: Value, weight: Weight) -> None:
+def check_kind(x: BFPValue, weight: Weight) -> None:
     """Refuse an input with exponents by rows for a weight that has one, and the reverse.
 
     Else a row's result would depend on the others of its batch, or the choice of the model be lost,
@@ -71,7 +71,7 @@ def for_weight(g: Tensor, e_g: Exponent, e_x: Exponent) -> Part:
 
 def weight_gradient(
     g: Tensor, x: Tensor, shape: ConvShape, weight: Tensor, exponent: Exponent
-) -> Value:
+) -> BFPValue:
     """The gradient of a weight, bfp32 with one exponent, of images g and x, with its bound.
 
     exponent: of the sums; an int, [o, 1], or that of every weight, flat: [o, weights].
@@ -80,18 +80,18 @@ def weight_gradient(
     return of_weight(*sums, weight, exponent)
 
 
-def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> Value:
+def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> BFPValue:
     """The gradient of a weight from its sums, whose exponent is as `weight_gradient` has it."""
     k = kernels.of(acc)
     if isinstance(exponent, Tensor):
         codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
-        return Value(codes.to(torch.int32).view(weight.shape), int(own))
+        return BFPValue(codes.to(torch.int32).view(weight.shape), int(own))
     codes, exponent = k.shorten(acc, largest, exponent)
     codes = codes if weight.dim() == 4 else codes.reshape(weight.shape)
-    return Value(codes, exponent, bound=min(largest, formats.Q32))
+    return BFPValue(codes, exponent, bound=min(largest, formats.Q32))
 
 
-def bias_gradient(g: Tensor, e_g: Exponent) -> Value:
+def bias_gradient(g: Tensor, e_g: Exponent) -> BFPValue:
     """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
     if isinstance(e_g, int):
         image = g if g.dim() == 4 else g.reshape(-1, g.shape[-1])

@@ -29,7 +29,7 @@ from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.linear import as_image, as_input, as_kernel
 from samebits.train.operations.products import (
     bias_gradient,
@@ -41,8 +41,8 @@ from samebits.train.operations.products import (
 )
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import (
+    BFPValue,
     Term,
-    Value,
     Weight,
     as_gradient,
     bfp32,
@@ -132,10 +132,10 @@ class Gradients:
     weights: tuple[Part, Part]
     bits: int
 
-    def wanted(self, needs: Sequence[bool]) -> list[Value | None]:
+    def wanted(self, needs: Sequence[bool]) -> list[BFPValue | None]:
         """Those of x, weight_ih, weight_hh, bias_ih and bias_hh that are needed."""
         (w_ih, e_ih), (w_hh, _) = self.weights
-        found: list[Value | None] = [None] * 5
+        found: list[BFPValue | None] = [None] * 5
         if needs[0]:
             found[0] = self._input(w_ih, e_ih)
         if needs[1]:
@@ -147,10 +147,12 @@ class Gradients:
             if all(needs[3:5]) and self.d_h is not self.d_x:
                 at_h = bias_gradient(*self.d_h).resolved()
             parts = (at_x, at_h)
-            found[3:5] = [Value(*p) if n else None for p, n in zip(parts, needs[3:5], strict=True)]
+            found[3:5] = [
+                BFPValue(*p) if n else None for p, n in zip(parts, needs[3:5], strict=True)
+            ]
         return found
 
-    def _input(self, w_ih: Tensor, e_ih: Exponent) -> Value:
+    def _input(self, w_ih: Tensor, e_ih: Exponent) -> BFPValue:
         d, e_d = self.d_x
         k, rows = kernels.of(d), self.x[0].reshape(d.shape[0] * d.shape[1], -1)
         g16, exponent = for_input(d, e_d, e_ih, self.bits)
@@ -158,10 +160,12 @@ class Gradients:
             as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), product_shape(rows, w_ih)
         )
         down = as_input(acc, rows).reshape(self.x[0].shape)
-        return Value(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
+        return BFPValue(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
 
 
-def _weight_gradient(d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor) -> Value:
+def _weight_gradient(
+    d: Tensor, e_d: Exponent, x: Tensor, e_x: Exponent, weight: Tensor
+) -> BFPValue:
     """The gradient of a weight from d [T, N, outputs] and x [T, N, inputs], over all steps."""
     t, exponent = for_weight(d, e_d, e_x)
     image, rows = as_image(t.flatten(0, 1)), x.flatten(0, 1)
@@ -201,7 +205,7 @@ FUNCTIONS[torch._VF._pack_padded_sequence] = refuse_packed
 # --- states -----------------------------------------------------------------------------------
 
 
-def _stacked(*states: Value) -> Value:
+def _stacked(*states: BFPValue) -> BFPValue:
     """States [N, H] of layers as one tensor [layers, N, H] of 32 bits, in which none is rounded.
 
     But where layers of one exponent each differ by more than 15 binades.
@@ -212,22 +216,22 @@ def _stacked(*states: Value) -> Value:
     if own:
         live = (codes != 0).any(-1, keepdim=True)
         exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
-        return Value((codes << STATE_BITS).to(torch.int32), exponent)
+        return BFPValue((codes << STATE_BITS).to(torch.int32), exponent)
     k = kernels.of(codes)
     of_live = [int(e) for c, e in parts if bool(c.any())]
     if not of_live:
-        return Value(codes.to(torch.int32), formats.EXPONENT_MIN)
+        return BFPValue(codes.to(torch.int32), formats.EXPONENT_MIN)
     top = max(of_live) - STATE_BITS
     scaled = [k.scale(c, min(int(e) - top, STATE_BITS)) for c, e in parts]
-    return Value(torch.stack(scaled).to(torch.int32), top)
+    return BFPValue(torch.stack(scaled).to(torch.int32), top)
 
 
-def _stacked_gradient(call: Call, grad: Value) -> tuple[Value, ...]:
+def _stacked_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, ...]:
     g, e = grad.resolved()
-    return tuple(Value(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
+    return tuple(BFPValue(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
 
 
-STATES = Operation("States", _stacked, _stacked_gradient)
+STATES = TrainingOperation("States", _stacked, _stacked_gradient)
 
 
 def states(*parts: BFPTensor) -> BFPTensor:
@@ -235,7 +239,7 @@ def states(*parts: BFPTensor) -> BFPTensor:
     return STATES(*parts)
 
 
-def first_state(state: Value | None, like: Tensor, by_rows: bool, bits: int) -> Part:
+def first_state(state: BFPValue | None, like: Tensor, by_rows: bool, bits: int) -> Part:
     """A state [N, H] before the first step in so many bits; zero where none is given.
 
     like: int8 [N, H]
@@ -325,14 +329,14 @@ def _weights(w_ih: Weight, w_hh: Weight, b_ih: Weight | None, b_hh: Weight | Non
 
 def run_cell(
     cell: SteppedCell,
-    x: Value,
+    x: BFPValue,
     weight_ih: Weight,
     weight_hh: Weight,
     bias_ih: Weight | None,
     bias_hh: Weight | None,
     reverse: bool,
-    state: Value | None,
-) -> tuple[tuple[Value, Value], tuple[Any, ...]]:
+    state: BFPValue | None,
+) -> tuple[tuple[BFPValue, BFPValue], tuple[Any, ...]]:
     """One layer in one direction, [T, N, I] -> [T, N, H], and the state after its last step [N, H].
 
     `reverse` takes the last step first. Saves states, x in one byte an element; all else is
@@ -355,10 +359,12 @@ def run_cell(
     after = [found[t] for t in range(steps)]
     hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
     saved = (torch.stack([s for s, _ in after]), [e for _, e in after], *before)
-    return (Value(*at_one_exponent(hidden, 8)), Value(*last)), saved
+    return (BFPValue(*at_one_exponent(hidden, 8)), BFPValue(*last)), saved
 
 
-def _cell_gradient(call: Call, grad: Value | None, at_last: Value | None) -> tuple[Any, ...]:
+def _cell_gradient(
+    call: OperationCall, grad: BFPValue | None, at_last: BFPValue | None
+) -> tuple[Any, ...]:
     """Through time, then one product a gradient."""
     cell, of_x, *weights, reverse, _ = call.arguments
     s, e_s, first, e_first = call.saved
@@ -397,9 +403,9 @@ def _cell_gradient(call: Call, grad: Value | None, at_last: Value | None) -> tup
     return None, *parts.wanted(call.wanted[1:6]), None, at_first
 
 
-def of_cell(name: str) -> Operation:
+def of_cell(name: str) -> TrainingOperation:
     """The operation of layers with cells of one kind; their cell is its first argument."""
-    return Operation(name, run_cell, _cell_gradient, reads=(1, "w", 4, 5), saves=True)
+    return TrainingOperation(name, run_cell, _cell_gradient, reads=(1, "w", 4, 5), saves=True)
 
 
 def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.copies import added, copies
 from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
@@ -22,7 +22,7 @@ from samebits.train.operations.pointwise import over_lines
 from samebits.train.operations.pooling import divided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
 MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
@@ -31,7 +31,7 @@ MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of th
 # --- padding --------------------------------------------------------------------------------
 
 
-def _padded(x: Value, sizes: tuple[int, ...]) -> Value:
+def _padded(x: BFPValue, sizes: tuple[int, ...]) -> BFPValue:
     """x with zeros around it.
 
     Zeros have no exponent: those of rows follow from the elements around them.
@@ -41,15 +41,15 @@ def _padded(x: Value, sizes: tuple[int, ...]) -> Value:
     if isinstance(exponent, Tensor):
         own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
         padded, exponent = rows.moved(padded, own, lambda v: v)
-    return Value(padded, exponent, x.bits, layer_bits=x.layer_bits)
+    return BFPValue(padded, exponent, x.bits, layer_bits=x.layer_bits)
 
 
-def _padded_gradient(call: Call, grad: Value) -> Value:
+def _padded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     back = [-size for size in call.arguments[1]]
     return grad.moved(lambda v: functional.pad(v, back))
 
 
-PAD = Operation("Pad", _padded, _padded_gradient)
+PAD = TrainingOperation("Pad", _padded, _padded_gradient)
 
 
 def _around(mode: str, size: int, low: int, high: int) -> Tensor:
@@ -118,12 +118,13 @@ def _cropped(x: BFPTensor, pairs: Sequence[tuple[int, ...]]) -> BFPTensor:
 @dataclass(frozen=True)
 class Line:
     """How positions along an axis follow from others: `first` and `second`, int64, which have the
-    weights `whole - weight` and `weight`, int64."""
+    weights `whole - weight` and `weight`, int64; corners: whether those at the ends stay there."""
 
     first: Tensor
     second: Tensor
     weight: Tensor
     whole: int
+    corners: bool
 
     def apply(self, v: Tensor, axis: int) -> Tensor:
         """The weighted sums along an axis of int64."""
@@ -142,10 +143,10 @@ class Line:
     def to(self, device: torch.device) -> Line:
         """The same on a device."""
         first, second, weight = (v.to(device) for v in (self.first, self.second, self.weight))
-        return Line(first, second, weight, self.whole)
+        return Line(first, second, weight, self.whole, self.corners)
 
 
-def _line(n: int, m: int, corners: bool) -> Line:
+def line(n: int, m: int, corners: bool) -> Line:
     """The line from n to m positions. Raises UnsupportedError for weights that are too large."""
     at = torch.arange(m, device="cpu")
     if corners:
@@ -161,16 +162,21 @@ def _line(n: int, m: int, corners: bool) -> Line:
             f"interpolate: expected sides whose weights have a common denominator of at most "
             f"{MAX_WEIGHT}, found {whole} of {n} to {m} positions; take sides with a simpler ratio"
         )
-    return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole)
+    return Line(first, (first + 1).clamp(max=n - 1), weight // common, whole, corners)
 
 
-def _interpolated(x: Value, down: Line, across: Line) -> Value:
+def weighted_sums(codes: Tensor, down: Line, across: Line) -> Tensor:
+    """Sums of neighbours in an image by the weights of both axes, int64, exact."""
+    return across.apply(down.apply(codes.long(), 2), 3)
+
+
+def _interpolated(x: BFPValue, down: Line, across: Line) -> BFPValue:
     """Weighted means of neighbours in an image: exact sums, one rounding."""
-    acc = across.apply(down.apply(x.codes.long(), 2), 3)
+    acc = weighted_sums(x.codes, down, across)
     return narrowed(acc, x.exponent, x.bits, x.shifts, down.whole * across.whole)
 
 
-def _interpolated_gradient(call: Call, grad: Value) -> Value:
+def _interpolated_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, down, across = call.arguments
     g, e_g = grad.resolved()
     acc = down.back(across.back(g.long(), 3, x.shape[3]), 2, x.shape[2])
@@ -178,22 +184,22 @@ def _interpolated_gradient(call: Call, grad: Value) -> Value:
     return divided(acc, None, e_g, divisor, 30 + divisor.bit_length())
 
 
-INTERPOLATE = Operation("Interpolate", _interpolated, _interpolated_gradient)
+INTERPOLATE = TrainingOperation("Interpolate", _interpolated, _interpolated_gradient)
 
 
 def _linear(x: BFPTensor, sides: tuple[int, int], corners: bool) -> BFPTensor:
     """An image [n, c, h, w] with sides between whose pixels it interpolates."""
-    lines = [_line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
+    lines = [line(n, m, corners) for n, m in zip(x.shape[2:], sides, strict=True)]
     met = [
-        line.back(torch.ones(m, dtype=torch.int64, device="cpu"), 0, n)
-        for line, n, m in zip(lines, x.shape[2:], sides, strict=True)
+        each.back(torch.ones(m, dtype=torch.int64, device="cpu"), 0, n)
+        for each, n, m in zip(lines, x.shape[2:], sides, strict=True)
     ]
     if (most := math.prod(int(v.max()) for v in met)) >= MAX_WEIGHTS:
         raise UnsupportedError(
             f"interpolate: expected weights of a pixel that add up to less than {MAX_WEIGHTS}, "
             f"found {most}; upsample in two steps"
         )
-    down, across = (line.to(x.device) for line in lines)
+    down, across = (each.to(x.device) for each in lines)
     return INTERPOLATE(as_bfp8(x, "interpolate"), down, across)
 
 

@@ -9,30 +9,30 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import EXCLUDING, add
 from samebits.train.operations.broadcast import constant, expand, joint_shape
 from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 
-def _where_true(x: Value, chosen: Tensor) -> tuple[Value, tuple[Tensor]]:
+def _where_true(x: BFPValue, chosen: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
     """The same codes where a mask is true, 0 elsewhere, at the same exponent."""
     codes, exponent = x.resolved()
-    y = Value(torch.where(chosen, codes, 0), exponent, x.bits, layer_bits=x.layer_bits)
+    y = BFPValue(torch.where(chosen, codes, 0), exponent, x.bits, layer_bits=x.layer_bits)
     return y, (chosen,)
 
 
-def _where_true_gradient(call: Call, grad: Value) -> Value:
+def _where_true_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (chosen,) = call.saved
     g, e_g = grad.resolved()
-    return Value(torch.where(chosen, g, 0), e_g)
+    return BFPValue(torch.where(chosen, g, 0), e_g)
 
 
-CHOSEN = Operation("Chosen", _where_true, _where_true_gradient, saves=True)
+CHOSEN = TrainingOperation("Chosen", _where_true, _where_true_gradient, saves=True)
 
 
 def where(condition: Tensor, a: Any, b: Any) -> BFPTensor:

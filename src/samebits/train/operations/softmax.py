@@ -13,19 +13,19 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
-from samebits.train.operation import Call, Operation
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import expand, joint_shape
 from samebits.train.operations.indexing import transpose
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import Value, bfp32, gradient_in
+from samebits.train.value import BFPValue, bfp32, gradient_in
 
 MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
 SAVED_BITS = 8
 
 
-def _softmax(x: Value) -> tuple[Value, tuple[Any, ...]]:
+def _softmax(x: BFPValue) -> tuple[BFPValue, tuple[Any, ...]]:
     """Over the last axis, of the places that are allowed: exponentials by table, one division.
 
     bfp32 of exponent -30; what is saved has 8 bits, every vector with an exponent.
@@ -41,11 +41,11 @@ def _softmax(x: Value) -> tuple[Value, tuple[Any, ...]]:
     found: Exponent = SOFTMAX_EXPONENT
     if by_rows:
         found = torch.full(rows.row_size(codes.shape), SOFTMAX_EXPONENT, device=y.device)
-    result = Value(y.view(codes.shape), found, layer_bits=x.layer_bits)
+    result = BFPValue(y.view(codes.shape), found, layer_bits=x.layer_bits)
     return result, (saved.to(torch.int8), (e_saved, by_rows))
 
 
-def _softmax_gradient(call: Call, grad: Value) -> Value:
+def _softmax_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere."""
     (g, e_g), (y, (e_y, by_rows)) = grad.resolved(), call.saved
     shape = g.shape
@@ -58,10 +58,10 @@ def _softmax_gradient(call: Call, grad: Value) -> Value:
     if by_rows:
         return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
     wide, one = rows.shorten(acc, exponent, (1, 1), k)
-    return Value(wide.to(torch.int32).view(shape), int(one))
+    return BFPValue(wide.to(torch.int32).view(shape), int(one))
 
 
-SOFTMAX = Operation("Softmax", _softmax, _softmax_gradient, saves=True)
+SOFTMAX = TrainingOperation("Softmax", _softmax, _softmax_gradient, saves=True)
 
 
 def _of_vectors(exponent: Exponent, shape: torch.Size) -> Exponent:
@@ -114,12 +114,12 @@ def _checked(what: str, x: BFPTensor, dim: int | None, dtype: torch.dtype | None
     return axis
 
 
-def _log_softmax(x: Value, along: int) -> Value:
+def _log_softmax(x: BFPValue, along: int) -> BFPValue:
     """The same logits, of which differences along an axis count from here on (6.6)."""
     return LogProbabilities.of(x, along)
 
 
-LOG_SOFTMAX = Operation("LogSoftmax", _log_softmax, lambda call, grad: grad)
+LOG_SOFTMAX = TrainingOperation("LogSoftmax", _log_softmax, lambda call, grad: grad)
 
 
 def log_softmax(
@@ -147,17 +147,17 @@ def exponential(x: BFPTensor) -> BFPTensor:
     return softmax(x, x.along)
 
 
-def _masked(x: Value, allowed: Tensor) -> tuple[Value, tuple[Tensor]]:
+def _masked(x: BFPValue, allowed: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
     """The same codes, of which some no longer count; their gradient is 0."""
     return x.masked(allowed), (allowed,)
 
 
-def _masked_gradient(call: Call, grad: Value) -> Value:
+def _masked_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (g, e_g), (allowed,) = grad.resolved(), call.saved
-    return Value(torch.where(allowed, g, 0), e_g)
+    return BFPValue(torch.where(allowed, g, 0), e_g)
 
 
-MASKED = Operation("Masked", _masked, _masked_gradient, saves=True)
+MASKED = TrainingOperation("Masked", _masked, _masked_gradient, saves=True)
 
 
 def mask(x: BFPTensor, allowed: Tensor) -> BFPTensor:

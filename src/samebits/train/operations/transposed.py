@@ -16,7 +16,7 @@ from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair, pair
 from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent, along_channels
 from samebits.spec import formats
-from samebits.train.operation import Call, Operation, is_wanted
+from samebits.train.operation import OperationCall, TrainingOperation, is_wanted
 from samebits.train.operations.linear import as_kernel, check_parameters, sums_of
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines
@@ -30,12 +30,12 @@ from samebits.train.operations.products import (
 )
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import Value, Weight, as_gradient, gradient_in, requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
 
 
 def _transposed_products(
-    x: Value, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
-) -> Value:
+    x: BFPValue, weight: Weight, bias: Weight | None, shape: ConvShape, peaks: ChannelPeaks | None
+) -> BFPValue:
     """Sums of x * weight where a Conv2d of the output would multiply them, + bias.
 
     x is bfp8, the weight [i, o / groups, kh, kw] its codes W (int8), the bias its joint value J;
@@ -45,10 +45,10 @@ def _transposed_products(
     check_kind(x, weight)
     codes, e_x, up = x.shifted()
     sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
-    return Value.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w))
+    return BFPValue.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w))
 
 
-def _transposed_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
+def _transposed_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
     x, weight, _, shape, _ = call.arguments
     (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
@@ -58,7 +58,7 @@ def _transposed_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
         h, exponent = gradient_in(bits, g, e_g)
         acc = by_digits(h, lambda digit: k.conv(digit, as_kernel(w), shape)[0])
         part = requantized(acc, exponent + by_output(e_w, 4), bits)
-        dx = Value(*as_gradient(part))
+        dx = BFPValue(*as_gradient(part))
     if call.wanted[1] and is_wanted("weight"):
         t, exponent = for_weight(g, e_g, e_x)
         rows = codes.to(torch.int16)
@@ -69,7 +69,7 @@ def _transposed_gradient(call: Call, grad: Value) -> tuple[Value | None, ...]:
     return dx, dw, db
 
 
-TRANSPOSED_PRODUCTS = Operation(
+TRANSPOSED_PRODUCTS = TrainingOperation(
     "TransposedProducts", _transposed_products, _transposed_gradient, reads=("x", "w")
 )
 

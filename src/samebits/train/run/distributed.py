@@ -36,6 +36,7 @@ from samebits.train.run.device import CPU
 T = TypeVar("T")
 TIMEOUT = 600.0  # seconds without an answer after which a worker counts as lost
 PATIENCE = 0.5  # seconds a silent worker leaves to the one that prints
+TELLING = 10.0  # seconds that the store may take to say who prints an error, at most
 _MOMENT = 0.01  # seconds until a signal that was ignored is sent again
 _FAILED, _LOST, _VERSION = "samebits/failed", "samebits/lost", "samebits/version"
 _ADVICE = "earlier checkpoints are intact: run again with --resume"
@@ -161,17 +162,41 @@ def _rendezvous(timeout: float, device: torch.device) -> tuple[Any, int, int]:
         )
     wait = timedelta(seconds=timeout)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=wait))
+        store, rank, size = _within(timeout, lambda: next(rendezvous("env://", timeout=wait)))
         store.set_timeout(wait)
-        _check_versions(store, rank, size)
+        _within(timeout, lambda: _check_versions(store, rank, size))
         backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
-    except (RuntimeError, ValueError) as error:
+        group = {"store": store, "rank": rank, "world_size": size, "timeout": wait}
+        _within(timeout, lambda: dist.init_process_group(backend, **group))
+    except (RuntimeError, ValueError, TimeoutError) as error:
         raise WorkerError(
             f"the workers did not meet within {timeout:g} seconds ({_first_line(error)}); start "
             "all of them with torchrun, with the same --nnodes and --nproc-per-node"
         ) from error
     return store, rank, size
+
+
+def _within(timeout: float, work: Callable[[], T]) -> T:
+    """Run work that may wait for other workers for `timeout` seconds, and give its result.
+
+    Raises TimeoutError where it takes twice as long: torch's store waits for ever for a host that
+    is stopped.
+    """
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return found.result(2 * timeout + PATIENCE)
+    except TimeoutError:
+        if found.done():
+            raise
+        raise TimeoutError("no answer from worker 0, where they meet") from None
 
 
 def _check_versions(store: Any, rank: int, size: int) -> None:
@@ -268,12 +293,15 @@ class _Joined(Workers):
     def speaks_of(self, error: SamebitsError) -> bool:
         """Whether this worker is the one to print an error; the first that asks about it is."""
         try:
-            if isinstance(error, WorkerError):
-                return not self._store.check([_FAILED]) and self._store.add(_LOST, 1) == 1
-            self._store.set(_FAILED, "")
-            return bool(self._store.add(hashlib.sha256(str(error).encode()).hexdigest(), 1) == 1)
-        except RuntimeError:  # the store died with its host
+            return _within(min(self._timeout, TELLING), lambda: self._first_to_tell(error))
+        except (RuntimeError, TimeoutError):  # the store died with its host, or is stopped with it
             return True
+
+    def _first_to_tell(self, error: SamebitsError) -> bool:
+        if isinstance(error, WorkerError):
+            return not self._store.check([_FAILED]) and self._store.add(_LOST, 1) == 1
+        self._store.set(_FAILED, "")
+        return bool(self._store.add(hashlib.sha256(str(error).encode()).hexdigest(), 1) == 1)
 
     def leave(self) -> None:
         """End the process, where this worker's thread may wait for one that is dead: neither can be

@@ -20,6 +20,7 @@ from samebits.train.convert import convert, model_input
 from samebits.train.deferred import deferred_updates
 from samebits.train.layers import set_step
 from samebits.train.optim import SGD, Adam
+from samebits.train.recording import GraphedModel
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
 from samebits.train.run.exchange import Exchange
@@ -77,8 +78,13 @@ class Engine:
         """float logits [N, classes] in evaluation mode, on the CPU."""
         self.model.eval()
         with torch.no_grad():
-            output: torch.Tensor = self.model(self.real_input(images))
+            output = self._outputs(self.real_input(images))
             return (output.dequantize() if isinstance(output, BFPTensor) else output).cpu()
+
+    def _outputs(self, x: torch.Tensor) -> torch.Tensor:
+        """The model's outputs for its input, in its present mode."""
+        output: torch.Tensor = self.model(x)
+        return output
 
     def _start(self, lr: float) -> None:
         """Training mode, and the learning rate of a step."""
@@ -176,6 +182,7 @@ class BfpEngine(Engine):
         self._shards, self._own = shards, shards // workers.size
         self._first = workers.rank * self._own
         self._seed, self._settings = seed, settings
+        self._graphed = GraphedModel(self.model)
         self._exchange = None
         if workers.size > 1 or gradient_bits < 32:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
@@ -203,6 +210,10 @@ class BfpEngine(Engine):
             total += loss
         return total / self._shards
 
+    def _outputs(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self._graphed(x)
+        return output
+
     def real_input(self, images: torch.Tensor) -> torch.Tensor:
         x = super().real_input(images)
         return model_input(self.model, x) if x.is_floating_point() else x
@@ -210,11 +221,12 @@ class BfpEngine(Engine):
     def _backward(self, batch: Batch, step: int) -> list[float]:
         """Gradients of this worker's shards; their losses."""
         losses = []
+        forward = self.forward or (self._graphed if self.recorder is None else self.model)
         for shard, part in enumerate(self._parts(batch), self._first):
             set_step(self.model, seed=self._seed, step=step, shard=shard)
             x, criterion = self.prepare(part)
             with _heard(self.recorder):
-                loss = criterion((self.forward or self.model)(x))
+                loss = criterion(forward(x))
             losses.append(float(loss.detach()))
             (loss / self._shards if self._shards > 1 else loss).backward()
             if self.recorder is not None:

@@ -72,6 +72,7 @@ from samebits.train.run.record import (
     repair_metrics,
     run_folder,
     write_json,
+    write_result,
 )
 from samebits.train.run.structure import KEY, check_network, network_sha256
 from samebits.train.run.tasks import check_architecture
@@ -485,7 +486,7 @@ class _Run:
         with self.average.applied():
             result = self._measured(seconds)
         if self.workers.first:
-            write_json(self.out / RESULT, result.to_dict())
+            write_result(self.out, result.to_dict())
         return result
 
     def _measured(self, seconds: list[float]) -> TrainResult:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from samebits.entrance import append, opened, read
+from samebits.entrance import append, opened, read, sha256
 from samebits.errors import InputError, SamebitsError
 from samebits.files import make_folder, write_atomically
 from samebits.train.run.checkpoint import RESUME, list_checkpoints
@@ -173,6 +173,26 @@ def write_json(path: Path, record: Record) -> None:
     """Replace `path` atomically by an indented JSON object that states the format."""
     text = json.dumps({"format": FORMAT, **record}, indent=2)
     write_atomically(path, f"{text}\n".encode(), advice=RESUME)
+
+
+def run_files(out: Path) -> list[Path]:
+    """The files of a run of which result.json states the SHA-256, as they lie there."""
+    known = (out / name for name in (CONFIG, METRICS) if os.path.lexists(out / name))
+    return [*known, *list_checkpoints(out)]
+
+
+def write_result(out: Path, record: Record) -> None:
+    """Write result.json, the last file of a run: `record`, and the SHA-256 of every other one.
+
+    Raises SamebitsError where one cannot be read, as `entrance.opened` where one is no file.
+    """
+    try:
+        files = {path.name: sha256(path, within=out) for path in run_files(out)}
+    except OSError as error:
+        raise SamebitsError(
+            f"{error.filename or out}: cannot be read ({error.strerror or error}); {RESUME}"
+        ) from error
+    write_json(out / RESULT, {**record, "files": files})
 
 
 def append_metrics(out: Path, record: Record) -> None:

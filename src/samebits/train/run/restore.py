@@ -19,7 +19,7 @@ from samebits.data.options import TASKS, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
 from samebits.train.architectures import ARCHITECTURES, Shape, build, initialise
-from samebits.train.deployed.deploy import Exponents
+from samebits.train.deployed.deploy import Exponents, calibrate
 from samebits.train.layers import load_state
 from samebits.train.run.checkpoint import (
     Checkpoint,
@@ -112,19 +112,42 @@ def open_trained(
     """
     found, checkpoint = open_checkpoint(path, say)
     config = _restored_config(found, checkpoint)[0]
-    if config.numerics == "bfp" and checkpoint.exponents is None:
-        raise UnsupportedError(
-            f"{found}: expected the frozen exponents that a finished run leaves, found none; "
-            "finish the run with --resume, of layers that can be deployed (not LayerNorm or "
-            "Embedding)"
-        )
     engine, input_shape, classes = _restored(found, checkpoint, arch)
     rate = checkpoint.config.get("rate")
     rows = checkpoint.config.get("rows") is True
+    if config.numerics == "bfp" and checkpoint.exponents is None:
+        raise _without_exponents(found, checkpoint, engine.model, input_shape, rows)
     earlier = earlier_reading(found, checkpoint)
     return TrainedModel(
         found, engine.model, checkpoint.exponents, input_shape, classes, rate, rows, earlier
     )
+
+
+def zero_input(shape: Shape, rows: bool) -> torch.Tensor:
+    """One sample of zeros for a model of this input shape: integers where it takes tokens."""
+    dtype = torch.int64 if len(shape) == 1 and not rows else torch.float32
+    return torch.zeros(1, *shape, dtype=dtype, device="cpu")
+
+
+def _without_exponents(
+    path: Path, checkpoint: Checkpoint, model: nn.Module, shape: Shape, rows: bool
+) -> UnsupportedError:
+    """The error for a checkpoint without frozen exponents, which says why there are none.
+
+    A pass on zeros tells which operations have no deployed form, result.json whether the run is
+    finished.
+    """
+    try:
+        calibrate(model, [zero_input(shape, rows)])
+    except UnsupportedError as error:
+        return UnsupportedError(f"{path}: {error}")
+    expected = f"{path}: expected the frozen exponents that a finished run leaves, found none"
+    if read_json(path.parent / RESULT).get("sha256") == parameter_sha256(checkpoint.model):
+        return UnsupportedError(
+            f"{expected}, though this run is finished: its values did not fit them when it ended, "
+            "as it said then; scale the input or add normalisations, and train again"
+        )
+    return UnsupportedError(f"{expected}; finish the run with --resume")
 
 
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:

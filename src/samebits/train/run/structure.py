@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from samebits.errors import CheckpointError
 from samebits.train.architectures import ARCHITECTURES, Shape
-from samebits.train.operation import Operation, interpreting
+from samebits.train.operation import TrainingOperation, interpreting
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Engine
-from samebits.train.value import Value
+from samebits.train.value import BFPValue
 
 SAMPLES = 2  # of the forward pass
 KEY = "network_sha256"  # of a run's record
@@ -65,7 +65,7 @@ def _operations(engine: Engine, x: Tensor, numerics: str) -> list[Any] | None:
     """
     heard: list[Any] = []
 
-    def compute(operation: Operation, *arguments: Any) -> Any:
+    def compute(operation: TrainingOperation, *arguments: Any) -> Any:
         heard.append((operation.name, _plain(arguments)))
         return operation.output(*arguments)
 
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
     """Constants as they are, tensors by their sizes, other objects by their class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Tensor | Value):
+    if isinstance(value, Tensor | BFPValue):
         return list(value.shape)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

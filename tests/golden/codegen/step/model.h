@@ -2,6 +2,9 @@ typedef struct {
     model_input2_t state1[5];
     model_input1_t state0[5];
     uint8_t unused[3]; /* 0 */
+#ifdef SAMEBITS_DEBUG
+    uint8_t mark[8]; /* model_reset has written the state */
+#endif
 } model_state_t;
 
 /* The state before the first step. */
@@ -11,7 +14,7 @@ void model_reset(model_state_t *state);
 void model_step(const model_t *net, model_state_t *state, const model_input0_t *input0,
                 model_output0_t *output0);
 
-/* `steps` steps: inputs and outputs of each lie one after the other. */
+/* `steps` steps, 0 or more: inputs and outputs of each lie one after the other. */
 void model_steps(const model_t *net, model_state_t *state, int32_t steps,
                  const model_input0_t *input0, model_output0_t *output0);
 
