@@ -94,7 +94,7 @@ def fields(name: str) -> list[tuple[str, str]]:
     return [field for one in body.split(";")[:-1] for field in declared(one)]
 
 
-class Structs(dict[str, type[ctypes.Structure]]):
+class StructTable(dict[str, type[ctypes.Structure]]):
     """Structs of C by their names there, each made when it is first asked for."""
 
     def __missing__(self, name: str) -> type[ctypes.Structure]:
@@ -104,7 +104,7 @@ class Structs(dict[str, type[ctypes.Structure]]):
         return made
 
 
-STRUCTS = Structs()
+STRUCTS = StructTable()
 
 
 def ctype(kind: str) -> Any:
