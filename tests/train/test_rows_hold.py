@@ -122,7 +122,7 @@ def logits(net: Net, model: nn.Module, x: torch.Tensor) -> list[list[tuple[int, 
     """Of every sample its logits: 32-bit codes with exponents, then as a layer takes them."""
     with torch.no_grad():
         y = model(net.given(model, x))
-    wide, narrow = y.resolved(), y.value.narrowed().resolved()
+    wide, narrow = y.resolved(), y.narrowed().resolved()
     columns = [
         part.broadcast_to(y.shape).tolist()
         for codes, exponent in (wide, narrow)

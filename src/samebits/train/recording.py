@@ -393,6 +393,7 @@ def _prove(graph: TrainingGraph, x: Tensor, y: BFPTensor) -> None:
 
 
 def _compare(graph: TrainingGraph, x: Tensor, y: BFPTensor) -> None:
+    """`_prove`, of which an exponent may leave its range."""
     with deferred_updates():
         z = graph(x)
     if not _same(y, z):

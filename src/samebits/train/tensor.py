@@ -136,6 +136,10 @@ class BFPTensor(torch.Tensor):
         """(codes, exponent) of a tensor with one exponent; UnsupportedError where rows have own."""
         return self.value.whole()
 
+    def narrowed(self) -> BFPTensor:
+        """As bfp8, which layers take, with one rounding of the exact value; it has no gradient."""
+        return BFPTensor.of(self.value.narrowed())
+
     def replaced_by(self, result: BFPTensor) -> BFPTensor:
         """The result of an operation in place; this tensor is used up: reading it is an error."""
         self.value = self.value.used_up()

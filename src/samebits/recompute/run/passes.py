@@ -184,7 +184,7 @@ class Pass:
             if index in self.tape.exact:
                 value.sums.keep()
             else:
-                self.values[index] = BFPTensor.of(value.value.narrowed())
+                self.values[index] = value.narrowed()
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time.
