@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).with_name("workers_run.py")
 QUICK = ("sgd", "short", "clipped", "rows")
 RUNS = (*QUICK, "two-shards", "adam", "decay")
 PLANNED = ("planned", "planned float32")
-OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step", "plan")
+OWN = ("seconds", "step_seconds_median", "workers", "wire_bytes_per_step", "plan", "files")
 
 
 def run(out, workers, names):
