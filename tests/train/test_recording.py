@@ -23,6 +23,7 @@ from samebits.train.graph import forward
 from samebits.train.recording import GraphedModel, record
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
+from samebits.train.run.trace import Recorder
 
 SETTINGS = OptimizerSettings("sgd", 0.1, 0.9, False, 0.0, seed=0, rounding="stochastic")
 CLASSES = 5
@@ -353,3 +354,13 @@ def test_a_graph_keeps_no_more_than_the_modules(name):
     assert all(len(ended) < 4 for ended in (step.ended for step in graph.instructions))
     values = {0, *itertools.chain(*(step.outputs for step in graph.instructions))}
     assert set(itertools.chain(*(s.ended for s in graph.instructions))) == values - {graph.output}
+
+
+def test_a_recorder_of_traces_hears_modules_and_no_graph_is_tried():
+    model, shape = named("mlp")
+    engine = engine_of(model)
+    engine.recorder = Recorder(engine.model)
+    steps(engine, shape, 3, True)
+    assert engine.recorder.take().shape[0] == 3
+    assert engine._graphed._graphs == {}
+    assert engine._graphed.reason == ""

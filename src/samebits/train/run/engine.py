@@ -211,8 +211,12 @@ class BfpEngine(Engine):
         return total / self._shards
 
     def _outputs(self, x: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self._graphed(x)
+        output: torch.Tensor = self._by_graph()(x)
         return output
+
+    def _by_graph(self) -> Forward:
+        """The model, walked as a graph where it can be; a recorder hears modules alone."""
+        return self._graphed if self.recorder is None else self.model
 
     def real_input(self, images: torch.Tensor) -> torch.Tensor:
         x = super().real_input(images)
@@ -221,7 +225,7 @@ class BfpEngine(Engine):
     def _backward(self, batch: Batch, step: int) -> list[float]:
         """Gradients of this worker's shards; their losses."""
         losses = []
-        forward = self.forward or (self._graphed if self.recorder is None else self.model)
+        forward = self.forward or self._by_graph()
         for shard, part in enumerate(self._parts(batch), self._first):
             set_step(self.model, seed=self._seed, step=step, shard=shard)
             x, criterion = self.prepare(part)
