@@ -41,7 +41,8 @@ def test_the_rings_are_in_memory_once() -> None:
     assert [state.input for state in graph.states if state.input not in stays] == ["position"]
     files, report = texts(graph)
     assert report.state == state_bytes(graph) == 8 + 4 * CONTEXT + 2 * 2 * CONTEXT * 64
-    step = files["model.c"][files["model.c"].index("void model_step(") :]
-    assert "static" not in step[: step.index("}")]
+    step = files["model.c"][files["model.c"].index("\nvoid model_step(") :]  # the definition
+    step = step[: step.index("\n}\n")]
+    assert "static" not in step
     assert step.count("samebits_copy_bytes(") == 1
     assert ", state->state0, 8u);" in step
