@@ -7,6 +7,7 @@ the same operations run on the same values. `train.recording` makes graphs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from samebits.errors import RangeError, UnsupportedError
+from samebits.train.layers.base import named_by
 from samebits.train.operation import OperationCall, TrainingOperation, given_out, taken_in
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
@@ -70,11 +72,16 @@ class TrainingGraph:
 
     def __call__(self, x: Tensor) -> BFPTensor:
         """The model's output for an input; one node of autograd's, or none where none is wanted."""
-        if torch.is_grad_enabled() and any(i.wanted for i in self.instructions):
+        if torch.is_grad_enabled() and self.is_trained:
             found: BFPTensor = _Walked.apply(self, x, *self.parameters)  # type: ignore[no-untyped-call]
             return found
         output, _ = forward(self, taken_in(x), [p.value for p in self.parameters], False)
         return BFPTensor.of(output)
+
+    @functools.cached_property
+    def is_trained(self) -> bool:
+        """Whether a gradient of anything is wanted."""
+        return any(step.wanted for step in self.instructions)
 
     def __len__(self) -> int:
         return len(self.instructions)
@@ -110,9 +117,7 @@ def forward(
         try:
             output, saved = operation.run(arguments)
         except (RangeError, UnsupportedError) as error:
-            text = str(error)
-            named = not step.where or text.startswith("layer '")
-            raise type(error)(text if named else f"{step.where}: {text}") from None
+            raise named_by(error, step.where) from None
         if len(step.outputs) == 1:
             values[step.outputs[0]] = output
             if output.sums is not None:

@@ -1,7 +1,7 @@
 """Records of training operations, and the one autograd function that computes any of them.
 
 An operation is told once: its forward pass, its gradient, and what the gradient reads. Everything
-else asks the record: autograd (here), deployment, plans, and traces.
+else asks the record: autograd (here), graphs, and deployment.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class TrainingOperation:
             return Recorded.apply(self, *arguments)  # type: ignore[no-untyped-call]
         return given_out(self.output(*(taken_in(a) for a in arguments)))
 
+    def is_read(self, place: int, argument: BFPValue) -> bool:
+        """Whether the gradient reads the codes of the argument at a place."""
+        kind: Reads = "w" if isinstance(argument, Weight) else "x"
+        return kind in self.reads or place in self.reads
+
     def output(self, *arguments: Any) -> Any:
         """The output of values and weights, in the training arithmetic."""
         return self.run(arguments)[0]
@@ -110,7 +115,7 @@ class Recorded(torch.autograd.Function):
         given = tuple(taken_in(a) for a in arguments)
         output, saved = operation.run(given)
         held = _Held()
-        kept = tuple(held.argument(*a, operation.reads) for a in enumerate(given))
+        kept = tuple(held.argument(*a, operation) for a in enumerate(given))
         own = held.output(output) if "y" in operation.reads else None
         ctx.call = OperationCall(kept, own, tuple(held.tensor(t) for t in saved))
         ctx.operation, ctx.real = operation, isinstance(output, Tensor)
@@ -185,16 +190,15 @@ class _Held:
         self.tensors.append(found)
         return _TENSOR
 
-    def argument(self, place: int, argument: Any, reads: Sequence[Reads]) -> Any:
+    def argument(self, place: int, argument: Any, operation: TrainingOperation) -> Any:
         """Take the codes of an argument out, or drop those that no gradient reads."""
         if isinstance(argument, Tensor):
             return None  # what a gradient needs of it, the operation saves
         if not isinstance(argument, BFPValue):
             return argument
-        kind: Reads = "w" if isinstance(argument, Weight) else "x"
-        if kind not in reads and place not in reads:
+        if not operation.is_read(place, argument):
             return argument.used_up()
-        return self.output(argument, place in reads)
+        return self.output(argument, place in operation.reads)
 
     def output(self, value: Any, joint: bool = True) -> Any:
         """Take the codes of a value out, of a weight with `joint` the delayed updates too."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
+from torch.utils._pytree import tree_leaves
 
 from samebits import progress
 from samebits.errors import RangeError, UnsupportedError
@@ -308,12 +309,12 @@ def _slots(step: TrainingNode) -> list[int]:
 
 def _unread(operation: TrainingOperation, arguments: Sequence[Any]) -> tuple[BFPValue | None, ...]:
     """Stand-ins without codes, for each argument that the gradient does not read."""
-    found: list[BFPValue | None] = []
-    for place, a in enumerate(arguments):
-        kind = "w" if isinstance(a, BFPParameter) else "x"
-        read = kind in operation.reads or place in operation.reads
-        found.append(a.value.used_up() if isinstance(a, BFPTensor) and not read else None)
-    return tuple(found)
+    return tuple(
+        a.value.used_up()
+        if isinstance(a, BFPTensor) and not operation.is_read(place, a.value)
+        else None
+        for place, a in enumerate(arguments)
+    )
 
 
 class _Watched(TorchFunctionMode):
@@ -329,7 +330,7 @@ class _Watched(TorchFunctionMode):
     ) -> Any:
         """Call the function, and note what its result follows from."""
         result = func(*args, **(kwargs or {}))
-        tracer, tensors = self.tracer, list(_tensors((args, kwargs or {})))
+        tracer, tensors = self.tracer, _tensors((args, kwargs or {}))
         of_input = [t for t in tensors if not (isinstance(t, BFPTensor) or self._is_constant(t))]
         if any(isinstance(t, BFPTensor) for t in tensors):
             if of_input and not isinstance(tracer.x, BFPTensor):
@@ -366,16 +367,9 @@ def _is_read(func: Any, result: Any) -> bool:
     return _name(func) not in _SHAPES
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
     """The tensors in containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 # --- proof ------------------------------------------------------------------------------------

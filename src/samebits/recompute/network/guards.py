@@ -20,17 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from samebits.train.layers import Dropout
+from samebits.train.recording import HOOKS
 from samebits.train.run import trace as recorder
 
 Facts = dict[tuple[str, str, str], Any]
 """(module, kind of fact, name) -> something that compares equal while nothing has changed."""
 
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "training", "inplace"})
 FROZEN = "frozen"
 _TORCH = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_", "_non_")

@@ -19,6 +19,7 @@ from samebits.recompute.network import guards
 from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
 from samebits.settled import tracing
 from samebits.train.layers import Layer
+from samebits.train.recording import HOOKS
 from samebits.train.tensor import BFPTensor
 
 
@@ -120,7 +121,7 @@ def _state(model: nn.Module) -> tuple[Any, ...]:
 
 def _check_hooks(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if any(getattr(module, hooks) for hooks in guards.HOOKS):
+        if any(getattr(module, hooks) for hooks in HOOKS):
             raise UnsupportedError(
                 f"module {name or 'model'!r} has hooks, which a plan would call again or not at "
                 "all: remove them or train without a plan"

@@ -21,6 +21,12 @@ WHERE: ContextVar[str] = ContextVar("where", default="")
 """The layer that computes at this moment, in words."""
 
 
+def named_by(error: RangeError | UnsupportedError, where: str) -> RangeError | UnsupportedError:
+    """The error with the layer before its words, unless they name one already."""
+    text = str(error)
+    return type(error)(text if not where or text.startswith("layer '") else f"{where}: {text}")
+
+
 class Holder(nn.Module):
     """A module with BFP parameters of its own, which are integers in `state_dict()`."""
 
@@ -155,8 +161,7 @@ class Layer(Holder):
         try:
             yield where
         except (RangeError, UnsupportedError) as error:
-            text = str(error)
-            raise type(error)(text if text.startswith("layer '") else f"{where}: {text}") from None
+            raise named_by(error, where) from None
         finally:
             WHERE.reset(token)
 
