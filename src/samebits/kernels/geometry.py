@@ -160,11 +160,16 @@ def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -
     while _rounded(largest, divisor, shift) > limit:
         shift += 1
     if exponent + shift > EXPONENT_MAX:
-        raise RangeError(
-            f"expected an exponent of at most {EXPONENT_MAX}, found {exponent + shift}: the values "
-            "have outgrown their format (training diverged); lower the learning rate"
-        )
+        raise out_of_range(exponent + shift)
     return shift
+
+
+def out_of_range(exponent: int) -> RangeError:
+    """The error of an exponent that a format does not have."""
+    return RangeError(
+        f"expected an exponent of at most {EXPONENT_MAX}, found {exponent}: the values have "
+        "outgrown their format (training diverged); lower the learning rate"
+    )
 
 
 def smallest_exponent(largest: float, bits: int) -> int:

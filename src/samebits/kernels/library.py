@@ -1,8 +1,7 @@
 """The compiled kernels as ctypes functions: every one is `samebits_<name>` in `csrc/training`.
 
-What a function takes and which fields a struct has is declared in C alone, and read from its text:
-types of integers, and structs and pointers to any of them. Tensors go to C as pointers to memory
-(`memory.pointer`).
+What a function takes and which fields a struct has is declared in C alone (`declarations`). Tensors
+go to C as pointers to memory (`memory.pointer`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
@@ -20,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from samebits.kernels import build, softmax
+from samebits.kernels import build, declarations, softmax
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.memory import (
@@ -49,49 +47,22 @@ SCALARS: dict[str, Any] = {
     "double": c_double,
     "void": None,
 }
-FUNCTION = re.compile(r"\n(void|int|int64_t) (samebits_\w+)\(([^()]*)\) \{")
-IN_A_MACRO = re.compile(r"#define (\w+)\((name, .*?)\).* (\w+ samebits_##name\(.*?\) \{)")
-DECLARATION = re.compile(r"(?:const )?(\w+)\s((?:(?:,\s+)?\*?(?:restrict )?\w+)+)")
 
 
 @functools.cache
-def _text() -> str:
-    """The C of the training kernels without comments, and what macros make of functions' heads."""
-    text = re.sub(r"/\*.*?\*/|\\\n", " ", "\n".join(build.sources().values()), flags=re.DOTALL)
-    made = [text]
-    for line in (line for line in text.splitlines() if "samebits_##name" in line):
-        [(macro, parameters, head)] = IN_A_MACRO.findall(line)
-        for use in re.findall(rf"\n{macro}\((.*)\)", text):
-            given: dict[str, str] = dict(zip(parameters.split(", "), use.split(", "), strict=True))
-            words = [given.get(word, word) for word in re.split(r"(\W+)", head)]
-            made.append("\n" + "".join(words).replace("##", ""))
-    return "".join(made)
+def text() -> str:
+    """The C of the kernels, `declarations.plain`."""
+    return declarations.plain(build.sources().values())
 
 
-def declared(text: str) -> list[tuple[str, str]]:
-    """Names and types of one declaration: of "const int8_t *a, *b" both have the type "int8_t*".
-
-    Raises ValueError for more than a type and names, which may be pointers.
-    """
-    if (whole := DECLARATION.fullmatch(text.strip())) is None:
-        raise ValueError(f"csrc/training: expected one type and plain names, found {text!r}")
-    kind, names = whole[1], whole[2].split(",")
-    return [(one.split()[-1].lstrip("*"), kind + "*" * one.count("*")) for one in names]
-
-
-@functools.cache
-def functions() -> dict[str, tuple[str, list[str]]]:
-    """Results and parameters of all functions of C by name, as types of C ("int", "int8_t*")."""
-    return {
-        name: (result, [kind for one in taken.split(",") for _, kind in declared(one)])
-        for result, name, taken in FUNCTION.findall(_text())
-    }
+def functions() -> dict[str, declarations.Function]:
+    """All functions of C by name."""
+    return declarations.functions(text())
 
 
 def fields(name: str) -> list[tuple[str, str]]:
     """Fields of a struct of C and their types there."""
-    [body] = re.findall(rf"typedef struct \{{([^{{}}]*)\}} {name};", _text())
-    return [field for one in body.split(";")[:-1] for field in declared(one)]
+    return declarations.fields(text(), name)
 
 
 class StructTable(dict[str, type[ctypes.Structure]]):
@@ -125,7 +96,7 @@ def load(arch: str | None) -> SimpleNamespace:
     library, made = build.load(arch), SimpleNamespace()
     for name, (result, taken) in functions().items():
         if (function := getattr(library, name, None)) is not None:
-            function.restype, function.argtypes = ctype(result), [ctype(kind) for kind in taken]
+            function.restype, function.argtypes = ctype(result), [ctype(kind) for _, kind in taken]
             setattr(made, name, function)
     return made
 
