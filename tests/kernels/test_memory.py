@@ -22,6 +22,7 @@ from samebits.kernels import (
     memory,
     native,
     native_lstm,
+    native_parts,
     native_update,
     native_vectors,
 )
@@ -185,6 +186,8 @@ SIZED_BY_THE_FIRST = {
     *("channel_sum", "channel_stats", "channel_affine", "vector_stats", "vector_normalized"),
     *("vector_times", "relu", "used", "lookup", "max_pool", "cross_entropy", "softmax by rows"),
     "block_sums",
+    "requantize",
+    "shorten",
 }
 # What `Native` has of torch: nothing of these reaches C, but by the operations above.
 IN_TORCH = {
