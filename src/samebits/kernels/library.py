@@ -20,9 +20,10 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.errors import RangeError
 from samebits.kernels import build, softmax
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.geometry import ConvShape, Window
+from samebits.kernels.geometry import ConvShape, Window, not_finite, out_of_range
 from samebits.kernels.memory import (
     GRADIENT,
     I8,
@@ -225,6 +226,23 @@ def real_of(bits: int) -> float:
     return value
 
 
+OUT_OF_RANGE, NO_MEMORY, NOT_FINITE = 1, 2, 3  # `Status` of csrc/training/exponent.h
+
+
+def check(status: int, found: c_int64, unfit: Callable[[float], RangeError] = not_finite) -> None:
+    """Raise what the status of a kernel says.
+
+    found: the exponent above 127, or the bits of the number that is not finite, whose error is
+    `unfit`
+    """
+    if status == OUT_OF_RANGE:
+        raise out_of_range(found.value)
+    if status == NO_MEMORY:
+        raise MemoryError("no memory for the scratch space of a kernel")
+    if status == NOT_FINITE:
+        raise unfit(real_of(found.value))
+
+
 def in_two_passes(
     call: Callable[[int, int | None], int],
     out: Tensor,
@@ -258,6 +276,15 @@ def pool_struct(shape: Sequence[int], window: Window) -> ctypes.Structure:
     n, c, h, w = shape
     sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
     return STRUCTS["Pool"](n, h, w, c, *sizes)
+
+
+def windows_struct(
+    sizes: Sequence[int], spans: Tensor, before: Tensor | None, after: Tensor | None
+) -> ctypes.Structure:
+    """Windows of images as C reads them; sizes: n, h, w, c, oh, ow."""
+    _, h, w, _, oh, ow = sizes
+    tables = ((spans, 2 * (oh + ow)), (before, h + w), (after, oh + ow))
+    return STRUCTS["Windows"](*sizes, *(pointer(v, count, I64) for v, count in tables))
 
 
 def entropy(
