@@ -58,13 +58,16 @@ def test_the_factors_of_means():
     assert (means.common, means.largest, means.factors) == (6, 6, None)
     means = adaptive_averages(3, 7, 3, 4)
     assert (means.common, means.largest, means.positions) == (6, 3, 3)
-    assert means.factors == [[3, 2, 2, 3]] * 3
+    assert means.factors == ((1, 1, 1), (3, 2, 2, 3))
     means = window_averages(Window((3, 3), (2, 2), (0, 0), True), 4, 4)
     assert (means.heights, means.widths) == ((3, 2), (3, 2))
-    assert means.factors == [[4, 6], [6, 9]]
+    assert means.factors == ((2, 3), (2, 3))
     assert means.counts_image
     means = window_averages(Window((3, 3), (1, 1), (1, 1)), 4, 4, True, 5)
     assert (means.common, means.factors, means.counts_image) == (5, None, False)
+    plain = means.undivided()
+    assert (plain.rows, plain.columns) == (means.rows, means.columns)
+    assert (plain.common, plain.factors) == (1, None)
 
 
 @pytest.mark.parametrize(("kernel", "held"), [(9, True), (11, True), (13, False), (31, False)])

@@ -23,14 +23,13 @@ from kernel_arrays import (
     tensor,
 )
 from samebits.errors import RangeError
-from samebits.kernels import Window, softmax
-from samebits.kernels.averages import adaptive_averages
+from samebits.kernels import softmax
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
 from samebits.kernels.protocol import BITS
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
-from samebits.spec.training import layers, pointwise, pooling
+from samebits.spec.training import layers, pointwise
 from samebits.spec.training.layers import Array
 from samebits.spec.training.loss import cross_entropy as reference_cross_entropy
 
@@ -107,15 +106,6 @@ def test_requantize(k, bits, width, limit):
         k.requantize(acc, largest, 300, bits)
 
 
-@pytest.mark.parametrize("divisor", [4, 9, 49, 56 * 56])
-def test_requantize_of_a_mean(k, divisor):
-    for limit, exponent in itertools.product((3, 127 * divisor), (0, -128, -130)):
-        values = spread(200, limit, divisor)
-        acc, largest = tensor(values, 64), max(map(abs, values))
-        expected = formats.requantize(values, exponent, 8, divisor)
-        same_codes(k.requantize(acc, largest, exponent, 8, divisor), expected, values)
-
-
 @pytest.mark.parametrize(
     "largest", [127, 128, 32639, 32640, 2**23, 255 << 23, (255 << 23) - 1, Q32]
 )
@@ -186,8 +176,11 @@ def test_empty_tensors(k, shape):
         k.resolve([(v, 1), (v, 2)]),
     ):
         assert (tuple(zeros.shape), exponent) == (shape, -128)
-    assert k.relu(v.to(torch.int8)).shape == v.shape
-    assert k.relu_grad(v, v.to(torch.int8)).shape == v.shape
+    x = v.to(torch.int8)
+    assert k.relu(x, 0, None).shape == v.shape
+    assert k.relu_grad(v, x, 0, None).shape == v.shape
+    zeros, exponent = k.add(x, 3, x, -4)
+    assert (zeros.shape, zeros.dtype, exponent) == (v.shape, torch.int8, -128)
 
 
 # --- sums of gradient parts ------------------------------------------------------------------
@@ -285,90 +278,44 @@ def test_channel_sums_that_need_many_bits(k, bits, rows, channels, threads):
         [-limit * rows] * channels,
         [-limit * Q8 * rows] * channels,
     ]
-    assert k.channel_stats(z).tolist() == [
-        [v] * channels for v in (Q8 * rows, Q8**2 * rows, Q8, Q8)
-    ]
-    assert k.channel_stats(-z).tolist()[2:] == [[-Q8] * channels] * 2
+
+
+# --- activations, addition -----------------------------------------------------------
+
+
+CLIPS = [(0, None), (-4, 6), (-5, 6), (3, 6), (-7, 1), (-6, 2)]
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-def test_channel_stats(k, shape, threads):
-    z = codes(shape, Q8, 8, 3)
-    per_channel = [flat(z[:, c]) for c in range(shape[1])]
-    expected = [f(v) for f in (sum, lambda v: sum(c * c for c in v), min, max) for v in per_channel]
-    for v in layouts(z):
-        assert_same(k.channel_stats(v), expected, range(4 * shape[1]))
-
-
-# --- batch normalisation ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-@pytest.mark.parametrize("exponent", [-24, -25, -31, -32, -90])
-def test_channel_affine(k, shape, exponent, threads):
-    """|z * m + b| up to 2**30 + 2**7; every result fits in 8 bits."""
-    z = codes(shape, Q8, 8, 1)
-    size = shape[1]
-    m = spread(max(size, 8), 2**30 // 254, 2)[:size]
-    b = spread(max(size, 8), 2**29, 3)[:size]
-    m[0], b[0] = (2**30 - 2**20) // 127, 2**20 + 127
-    where = layers.channel_of(shape)
-    acc = [v * m[c] + b[c] for v, c in zip(flat(z), where, strict=True)]
-    expected = [formats.scaled(v, exponent) for v in acc]
-    assert max(map(abs, expected)) <= 127
-    for v in layouts(z):
-        assert_same(k.channel_affine(v, tensor(m, 64), tensor(b, 64), exponent), expected, acc)
-
-
-def test_channel_affine_with_a_left_shift(k):
-    z = codes((40, 2), Q8, 8, 1)
-    for shift in (0, 3, 6):
-        m, b = torch.tensor([0, 0]), torch.tensor([1, -1])
-        expected = [[1 << shift, -1 << shift]] * 40
-        assert k.channel_affine(z, m, b, shift).tolist() == expected
-
-
-@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-@pytest.mark.parametrize("bits", [16, 32])
-@pytest.mark.parametrize("size", [3, 30, 61])
-def test_batch_norm_grad(k, shape, bits, size, threads):
-    """|a * g + b * z + c| up to 2**61: from no shift at all to 30 bits of it."""
-    limit = formats.CODE_MAX[bits]
-    g, z = codes(shape, limit, bits, 1), codes(shape, Q8, 8, 2)
-    channels, count = shape[1], max(shape[1], 8)
-    a = spread(count, max(min(2**24, 2**size // limit // 2), 1), 3)[:channels]
-    b = spread(count, max(2**size // 127 // 4, 1), 4)[:channels]
-    c = spread(count, 2 ** (size - 2), 5)[:channels]
-    where = layers.channel_of(shape)
-    acc = [a[i] * p + b[i] * q + c[i] for p, q, i in zip(flat(g), flat(z), where, strict=True)]
-    expected = formats.shorten(acc, -40)
-    abc = torch.stack([tensor(v, 64) for v in (a, b, c)])
-    for u, v in paired_layouts(g, z):
-        same_codes(k.batch_norm_grad(u, v, abc, -40), expected, acc)
-
-
-def test_batch_norm_grad_of_nothing(k):
-    g, z = torch.zeros(4, 2, dtype=torch.int32), torch.zeros(4, 2, dtype=torch.int8)
-    same_codes(k.batch_norm_grad(g, z, torch.zeros(3, 2).long(), 7), ([0] * 8, -128), [0] * 8)
-
-
-# --- activations, addition, pooling -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-@pytest.mark.parametrize("high", [0, 96, 127])
-def test_relu(k, shape, high, threads):
+@pytest.mark.parametrize(("exponent", "clip"), CLIPS)
+def test_relu(k, shape, exponent, clip, threads):
     x = codes(shape, Q8, 8, 1)
+    limit = 128 if clip is None else formats.round_real(clip / formats.power(exponent))
     for bits, v in itertools.product((16, 32), layouts(x)):
-        y = k.relu(v, high)
-        assert_same(y, [min(max(c, 0), high) for c in flat(x)], flat(x))
+        y = k.relu(v, exponent, clip)
+        assert_same(y, [min(max(c, 0), limit, 127) for c in flat(x)], flat(x))
         g = codes(shape, formats.CODE_MAX[bits], bits, 2)
-        limit = 128 if high == 127 else high
         kept = [a if 0 < b < limit else 0 for a, b in zip(flat(g), flat(y), strict=True)]
         for u in layouts(g):
-            actual = k.relu_grad(u, y, limit)
+            actual = k.relu_grad(u, y, exponent, clip)
             assert actual.dtype == g.dtype
             assert_same(actual, kept, list(zip(flat(g), flat(y), strict=True)))
+
+
+@pytest.mark.parametrize("clip", [1, 6, 127])
+def test_a_clip_value_at_every_exponent(k, clip):
+    """One exponent is as rows that all have it."""
+    x = torch.arange(-127, 128, dtype=torch.int8)[None]
+    g = torch.arange(1, 256, dtype=torch.int32)[None]
+    for exponent in range(-128, 128):
+        high = min(formats.round_real(clip / formats.power(exponent)), 128)
+        expected = x.clamp(0, min(high, 127))
+        y = k.relu(x, exponent, clip)
+        assert torch.equal(y, expected), exponent
+        assert torch.equal(k.relu(x, torch.tensor([[exponent]]), clip), expected), exponent
+        kept = torch.where((y > 0) & (y.int() < high), g, 0)
+        assert torch.equal(k.relu_grad(g, y, exponent, clip), kept), exponent
+        assert torch.equal(k.relu_grad(g, y, torch.tensor([[exponent]]), clip), kept), exponent
 
 
 @pytest.mark.parametrize("count", [1, 7, 255, LARGE])
@@ -415,9 +362,8 @@ def test_add(k, exponents):
         (i, j) for i in range(-127, 128, 2) for j in (-127, -64, -3, -1, 0, 1, 2, 63, 100, 127)
     ]
     a, b = (tensor([p[i] for p in pairs], 8) for i in (0, 1))
-    common = max(min(exponents), max(exponents) - 22)
     expected = pointwise.add(array(a, exponents[0]), array(b, exponents[1]))
-    actual = k.add(a, exponents[0], b, exponents[1], common)
+    actual = k.add(a, exponents[0], b, exponents[1])
     same_codes(actual, (expected.codes, expected.exponent), pairs, exponents)
 
 
@@ -428,9 +374,26 @@ def test_add_with_zeros(k, exponents):
     zero, (e_a, e_zero) = torch.zeros_like(a), exponents
     expected = pointwise.add(array(a, e_a), array(zero, e_zero))
     wanted = (expected.codes, expected.exponent)
-    same_codes(k.add(a, e_a, zero, e_zero, e_a), wanted, flat(a))
-    same_codes(k.add(zero, e_zero, a, e_a, e_a), wanted, flat(a))
-    same_codes(k.add(a, e_a, -a, e_a, e_a), ([0] * 300, -128), flat(a))
+    same_codes(k.add(a, e_a, zero, e_zero), wanted, flat(a))
+    same_codes(k.add(zero, e_zero, a, e_a), wanted, flat(a))
+    for b, e in ((-a, e_a), (zero, e_zero)):
+        same_codes(k.add(b, e, -b, e), ([0] * 300, -128), flat(a))
+
+
+@pytest.mark.parametrize("bits", range(4, 9))
+def test_add_to_fewer_bits(k, bits):
+    a, b = codes((300,), Q8, 8, 1), codes((300,), Q8, 8, 2)
+    for e_a, e_b in ((0, 0), (-3, 5), (22, 0), (-128, -127), (90, 121)):
+        common = max(min(e_a, e_b), max(e_a, e_b) - 22)
+        pairs = list(zip(flat(a), flat(b), strict=True))
+        acc = [formats.scaled(p, e_a - common) + formats.scaled(q, e_b - common) for p, q in pairs]
+        same_codes(k.add(a, e_a, b, e_b, bits), formats.requantize(acc, common, bits), pairs)
+
+
+def test_a_sum_that_outgrows_its_exponent(k):
+    a = torch.full((5,), 100, dtype=torch.int8)
+    with pytest.raises(RangeError, match="expected an exponent of at most 127, found 128: the val"):
+        k.add(a, 127, a, 127)
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
@@ -438,93 +401,9 @@ def test_add_in_any_memory_order(k, shape, threads):
     a, b = codes(shape, Q8, 8, 1), codes(shape, Q8, 8, 2)
     expected = pointwise.add(array(a, -3), array(b, 1))
     for u, v in paired_layouts(a, b):
-        same_codes(k.add(u, -3, v, 1, -3), (expected.codes, expected.exponent), flat(a))
+        same_codes(k.add(u, -3, v, 1), (expected.codes, expected.exponent), flat(a))
     same = pointwise.add(array(a, -3), array(a, -3))
-    same_codes(k.add(a, -3, a, -3, -3), (same.codes, same.exponent), flat(a))
-
-
-POOLS = [
-    ((2, 2), (2, 2), (0, 0)),
-    ((3, 3), (2, 2), (1, 1)),
-    ((3, 2), (1, 3), (1, 0)),
-    ((2, 3), (3, 1), (0, 1)),
-    ((5, 5), (1, 1), (2, 2)),
-    ((1, 1), (2, 1), (0, 0)),
-    ((3, 3), (2, 2), (0, 0), True),
-    ((2, 3), (3, 4), (1, 1), True),
-    ((7, 6), (3, 2), (0, 3), True),
-]
-IMAGES = [(2, 3, 6, 7), (1, 1, 5, 5), (3, 17, 5, 6)]
-POOLINGS = [*itertools.product(IMAGES, POOLS, [1]), (IMAGES[2], POOLS[1], 2)]
-
-
-@pytest.mark.parametrize(("shape", "pool", "threads"), POOLINGS, indirect=["threads"])
-@pytest.mark.parametrize("limit", [1, Q8])
-def test_max_pool(k, pool, shape, limit, threads):
-    x = torch.randint(-limit, limit + 1, shape, generator=torch.Generator().manual_seed(1))
-    x = (x - int(limit == 1)).clamp(-Q8).to(torch.int8)  # for limit 1 also windows below zero
-    expected, position = pooling.max_pool(array(x, 0), *pool)
-    for v in layouts(x):
-        y, where = k.max_pool(v, Window(*pool))
-        assert tuple(y.shape) == expected.shape
-        assert where.dtype == torch.uint8
-        assert_same(y, expected.codes, position)
-        for bits in (16, 32):
-            g = codes(expected.shape, formats.CODE_MAX[bits], bits, 2)
-            back = [0] * x.numel()
-            for code, i in zip(flat(g), position, strict=True):
-                back[i] += code
-            for u in layouts(g):
-                acc, largest = k.max_pool_grad(u, where, x.shape, Window(*pool))
-                assert_same(acc, back, range(len(back)))
-                assert largest == max(map(abs, back))
-
-
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("shape", IMAGES)
-def test_window_sums(k, pool, shape):
-    x, (out, members) = codes(shape, Q8, 8, 1), pooling.windows(shape, *pool)
-    acc, largest = k.window_sum(x, Window(*pool))
-    expected = [sum(flat(x)[i] for i in m) for m in members]
-    assert_same(acc, expected, range(len(expected)))
-    assert largest == max(map(abs, expected))
-    for bits in (16, 32):
-        g = codes(out, formats.CODE_MAX[bits], bits, 2)
-        back = [0] * x.numel()
-        for code, window in zip(flat(g), members, strict=True):
-            for i in window:
-                back[i] += code
-        acc, largest = k.window_sum_grad(g, x.shape, Window(*pool))
-        assert_same(acc, back, range(len(back)))
-        assert largest == max(map(abs, back))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (4, 3), (5, 7), (13, 9)])
-@pytest.mark.parametrize("shape", IMAGES)
-def test_span_sums(k, size, shape):
-    x, (out, members, _) = codes(shape, Q8, 8, 1), pooling.adaptive_windows(shape, size)
-    means = adaptive_averages(*shape[2:], *size)
-    acc, largest = k.span_sum(x, means.rows, means.columns)
-    expected = [sum(flat(x)[i] for i in m) for m in members]
-    assert_same(acc, expected, range(len(expected)))
-    assert largest == max(map(abs, expected))
-    for bits, up in ((16, 0), (32, 20)):
-        g = codes(out, formats.CODE_MAX[bits], bits, 2).long() << up
-        back = [0] * x.numel()
-        for code, window in zip(flat(g), members, strict=True):
-            for i in window:
-                back[i] += code
-        acc, largest = k.span_sum(g, *means.holders(*shape[2:]))
-        assert_same(acc, back, range(len(back)))
-        assert largest == max(map(abs, back))
-
-
-def test_span_sums_may_pass_64_bits_on_their_way(k):
-    x = torch.full((1, 1, 1, 40), 1 << 60)
-    means = adaptive_averages(1, 40, 1, 20)
-    acc, largest = k.span_sum(x, means.rows, means.columns)
-    assert acc.flatten().tolist() == [1 << 61] * 20
-    assert largest == 1 << 61
+    same_codes(k.add(a, -3, a, -3), (same.codes, same.exponent), flat(a))
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])

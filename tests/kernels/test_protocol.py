@@ -17,6 +17,7 @@ from samebits.kernels.compiled import Compiled
 from samebits.kernels.eager import Eager
 from samebits.kernels.moments import Update
 from samebits.kernels.native import Native
+from samebits.kernels.norm import BatchNorms
 from samebits.kernels.protocol import Kernels
 from samebits.kernels.vectors import Vectors
 from samebits.spec import formats
@@ -46,7 +47,7 @@ def test_parameters_and_results_are_those_of_the_protocol(kind, name):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_is_defined_and_documented(name):
-    assert name in vars(Eager) | vars(Vectors)
+    assert name in vars(Eager) | vars(BatchNorms) | vars(Vectors)
     assert OPERATIONS[name].__doc__
 
 

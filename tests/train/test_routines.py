@@ -13,6 +13,7 @@ from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train import convert, cross_entropy, model_input
 from samebits.train.architectures import build, initialise
+from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Walks, called
 from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations
@@ -32,6 +33,20 @@ NETS = {
         ),
         (3, 8, 8),
     ),
+    "clipped means": lambda: (
+        nn.Sequential(
+            *(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(), nn.AvgPool2d(2, padding=1)),
+            *(nn.Conv2d(4, 4, 1, bias=False), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
+            *(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)),
+        ),
+        (2, 7, 7),
+    ),
+    **{
+        name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
+        for name, shape in (
+            *(("cnn", (1, 8, 8)), ("resnet8", (3, 16, 16)), ("mobilenetv2", (3, 16, 16))),
+        )
+    },
 }
 
 
@@ -56,17 +71,19 @@ def graph_of(name, samples=4):
 
 
 def trained(passes, graph, x, loss=cross_entropy):
-    """The output and the gradients of a loss."""
-    y = called(graph, passes, x)
+    """The output and the gradients of a loss, and what is to become of running state."""
+    with deferred_updates() as updates:
+        y = called(graph, passes, x)
     loss(y, torch.arange(len(x)) % 5).backward()
     found = [p.grad.value for p in graph.parameters]
     for p in graph.parameters:
         p.grad = None
-    return y.value, found
+    return y.value, found, [update.to_bytes() for update in updates]
 
 
 def same(found, wanted):
-    (y, gradients), (z, expected) = found, wanted
+    (y, gradients, updates), (z, expected, others) = found, wanted
+    assert updates == others
     assert same_parts(y.resolved(), z.resolved())
     assert same_parts(y.narrowed().resolved(), z.narrowed().resolved())
     for a, b in zip(gradients, expected, strict=True):
@@ -187,7 +204,11 @@ def test_a_number_that_python_reads_is_found_by_the_proof(monkeypatch):
     limits = [100 if exponent % 2 else 5 for exponent in range(256)]
 
     def reading(x, clip):
-        codes = kernels.of(x.codes).relu(x.codes, limits[x.exponent])
+        codes = (
+            x.codes.clone()
+            if limits[x.exponent] == 5
+            else kernels.of(x.codes).relu(x.codes, x.exponent, None)
+        )
         return x.with_part(codes, x.exponent)
 
     changed = TrainingOperation("Relu", reading, activations.RELU.gradient, ("y",))

@@ -7,11 +7,12 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from samebits.errors import UnsupportedError
 from samebits.kernels.geometry import Pair, Window
 
+Factors = tuple[int, ...]
 Spans = tuple[Pair, ...]
 """Windows along one axis of an image: the first position of each, and the one after its last. Both
 never fall from one window to the next."""
@@ -56,11 +57,16 @@ class Averages:
         return (self.heights, self.widths) == (lengths(self.rows), lengths(self.columns))
 
     @functools.cached_property
-    def factors(self) -> list[list[int]] | None:
-        """L / d of every window [oh][ow]; None where all are 1."""
+    def factors(self) -> tuple[Factors, Factors] | None:
+        """Factors of rows and of columns of windows, whose products are L / d; None: all are 1."""
         if self.common == min(self.heights) * min(self.widths):
             return None
-        return [[self.common // (d * e) for e in self.widths] for d in self.heights]
+        down, across = math.lcm(*self.heights), math.lcm(*self.widths)
+        return tuple(down // d for d in self.heights), tuple(across // d for d in self.widths)
+
+    def undivided(self) -> Averages:
+        """The same windows, whose sums are divided by nothing."""
+        return replace(self, heights=(1,) * len(self.rows), widths=(1,) * len(self.columns))
 
     def holders(self, h: int, w: int) -> tuple[Spans, Spans]:
         """For every row and column of the image the windows that hold it: those, too, are spans."""

@@ -28,7 +28,7 @@ class Function(NamedTuple):
     def is_routine(self) -> bool:
         """Whether a routine can call it: it leaves what it finds in memory, and its result, if it
         has one, says whether it failed."""
-        return self.result != "int64_t" and "double" not in {kind for _, kind in self.parameters}
+        return self.result != "int64_t"
 
 
 def plain(texts: Iterable[str]) -> str:
@@ -79,17 +79,24 @@ def routine_names(text: str) -> list[str]:
     )
 
 
+FORMS = {"double": "real({})"}  # how a word is given to a parameter, but for integers
 RUNNER = """\
 /* Generated: runs a routine, a list of kernel calls.
  *
  * A call is the number of its kernel, the number of its words, and a word for each argument but the
- * number of threads: an integer, or an address. */
-#include <stddef.h>
+ * number of threads: an integer, an address, or the bits of a binary64. */
 #include <stdint.h>
+#include <string.h>
 
 %s
 
 #define AT(word) ((void *)(intptr_t)(word))
+
+static double real(int64_t word) {
+    double value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
 
 /* Run all calls of `size` words: -1, or the place of the call that failed. */
 int64_t samebits_run(const int64_t *words, int64_t size, int threads) {
@@ -123,7 +130,8 @@ def runner(texts: Iterable[str]) -> str:
             if parameter == THREADS:
                 given.append(THREADS)
                 continue
-            given.append(f"AT(a[{word}])" if "*" in kind else f"({kind})a[{word}]")
+            form = "AT({})" if "*" in kind else FORMS.get(kind, f"({kind}){{}}")
+            given.append(form.format(f"a[{word}]"))
             word += 1
         call = f"{name}({', '.join(given)})"
         cases.append(f"        case {number}: {'failed = ' * (result == 'int')}{call}; break;")

@@ -16,9 +16,11 @@ from torch import Tensor
 from samebits.errors import RangeError
 from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
-from samebits.kernels.averages import Spans
+from samebits.kernels.averages import Averages, Factors, Spans
+from samebits.kernels.clips import clip_codes
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.moments import Update
+from samebits.kernels.norm import BatchNorms, per_channel
 from samebits.kernels.protocol import (
     CODE_TYPE,
     GATE_EXPONENT,
@@ -35,7 +37,6 @@ from samebits.kernels.protocol import (
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.update import update_rows
-from samebits.kernels.vectors import Vectors
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
@@ -45,7 +46,7 @@ ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 SQUARES = 1 << 20  # elements whose squares are added at a time
 
 
-class Eager(Vectors):
+class Eager(BatchNorms):
     """The kernels in torch. It has no state, so that `compiled` can fuse its point-wise methods."""
 
     # --- scaling and rounding ---------------------------------------------------------------
@@ -171,7 +172,7 @@ class Eager(Vectors):
         return self._sum(acc.view(s.co, s.ci // s.groups, s.kh, s.kw))
 
     def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
-        return self._sum(self.scale(acc, exponent) + _per_channel(bias, acc))
+        return self._sum(self.scale(acc, exponent) + per_channel(bias, acc))
 
     def with_bias(
         self,
@@ -190,7 +191,7 @@ class Eager(Vectors):
         least = e_b + length - 30
         if isinstance(exponent, Tensor):
             own = exponent.clamp(min=least)
-            bias = rows.scale(_per_channel(value, acc), e_b - own)
+            bias = rows.scale(per_channel(value, acc), e_b - own)
             return self.scale(acc, exponent - own) + bias, 0, own
         common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
@@ -198,36 +199,22 @@ class Eager(Vectors):
     def channel_sum(self, g: Tensor) -> Tensor:
         return g.long().sum(dim=[d for d in range(g.dim()) if d != 1])
 
-    # --- batch normalisation ----------------------------------------------------------------
-
-    def channel_stats(self, z: Tensor) -> Tensor:
-        rows = z.long().transpose(0, 1).flatten(1)
-        return torch.stack([rows.sum(1), (rows * rows).sum(1), rows.amin(1), rows.amax(1)]).cpu()
-
-    def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
-        acc = z.long() * _per_channel(m.long(), z) + _per_channel(b.long(), z)
-        return self.scale(acc, exponent).to(torch.int8)
-
-    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        return torch.stack([self.channel_sum(g), self.channel_sum(g.long() * z.long())]).cpu()
-
-    def batch_norm_grad(self, g: Tensor, z: Tensor, abc: Tensor, exponent: int) -> Part:
-        acc = self._channel_products(g, z, abc)
-        return self.shorten(acc, self.largest_of(acc), exponent)
-
-    def _channel_products(self, g: Tensor, z: Tensor, abc: Tensor) -> Tensor:
-        """a * g + b * z + c in int64."""
-        a, b, c = (_per_channel(v, g) for v in abc)
-        return a * g.long() + b * z.long() + c
-
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
-        if isinstance(high, int):
-            return x.clamp(0, high)
-        return torch.minimum(x.clamp(min=0), high.clamp(max=127).to(x.dtype))
+    def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
+        return self._clipped(x, clip_codes(clip, exponent))
 
-    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
+    def _clipped(self, x: Tensor, high: int | Tensor) -> Tensor:
+        """min(max(x, 0), high)."""
+        if isinstance(high, int):
+            return x.clamp(0, min(high, formats.Q8))
+        return torch.minimum(x.clamp(min=0), high.clamp(max=formats.Q8).to(x.dtype))
+
+    def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
+        return self._unclipped(g, y, clip_codes(clip, exponent))
+
+    def _unclipped(self, g: Tensor, y: Tensor, high: int | Tensor) -> Tensor:
+        """g where 0 < y < high, else 0."""
         return torch.where((y > 0) & (y.int() < high), g, torch.zeros_like(g))
 
     def used(self, x: Tensor) -> Tensor:
@@ -241,9 +228,15 @@ class Eager(Vectors):
         acc = g.long() * self.lookup(x, entries)
         return self.shorten(acc, self.largest_of(acc), exponent)
 
-    def add(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
-    ) -> Part:
+    def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
+        exponent: Exponent
+        if isinstance(ea, int) and isinstance(eb, int):
+            live = [e for codes, e in ((a, ea), (b, eb)) if self.largest_of(codes)]
+            if not live:
+                return torch.zeros_like(a), formats.EXPONENT_MIN
+            exponent = max(min(live), max(live) - rows.ROOM)
+        else:
+            exponent = rows.common(a, ea, b, eb)
         acc = self._add_scaled(a, ea - exponent, b, eb - exponent)
         return self.requantize(acc, self.largest_of(acc), exponent, bits)
 
@@ -272,32 +265,24 @@ class Eager(Vectors):
         acc.scatter_add_(2, index.flatten(2), g.long().flatten(2))
         return self._sum(acc.view(n, c, h, w))
 
-    def window_sum(self, x: Tensor, window: Window) -> Sum:
-        padded = F.pad(x.long(), _border(window, x.shape))
-        return self._sum(_windows(padded, window).sum((-1, -2)))
+    def window_sums(self, x: Tensor, means: Averages) -> Sum:
+        acc = _span_sums(x.long(), means.rows, means.columns)
+        return self._sum(acc if means.factors is None else acc * _outer(means.factors, acc))
 
-    def window_sum_grad(self, g: Tensor, shape: torch.Size, window: Window) -> Sum:
-        n, c, h, w = shape
-        kernel, stride, (top, left), _ = window
-        bottom, right = window.ends(h, w)
-        padded = (n, c, top + h + bottom, left + w + right)
-        acc = torch.zeros(padded, dtype=torch.int64, device=g.device)
-        oh, ow = g.shape[2:]
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                rows = slice(i, i + (oh - 1) * stride[0] + 1, stride[0])
-                cols = slice(j, j + (ow - 1) * stride[1] + 1, stride[1])
-                acc[:, :, rows, cols] += g.long()
-        return self._sum(acc[:, :, top : top + h, left : left + w])
+    def window_sums_grad(self, g: Tensor, shape: torch.Size, means: Averages) -> Sum:
+        g = g.long() if means.factors is None else g.long() * _outer(means.factors, g)
+        return self._sum(_span_sums(g, *means.holders(*shape[2:])))
 
-    def span_sum(self, x: Tensor, rows: Spans, columns: Spans) -> Sum:
-        acc = x.long()
-        for axis, spans in ((2, rows), (3, columns)):
-            first, last = torch.tensor(spans, device=x.device).t()
-            # Up to every position, and none. They may leave 64 bits; their differences do not.
-            total = F.pad(acc.cumsum(axis), (0, 0, 1, 0) if axis == 2 else (1, 0))
-            acc = total.index_select(axis, last) - total.index_select(axis, first)
-        return self._sum(acc)
+    def divided(
+        self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
+    ) -> Part:
+        if isinstance(exponent, Tensor):
+            own = rows.bit_length(rows.largest(acc, exponent.shape))
+            rows_up = (bits - own).clamp(min=0)
+            return self.shorten(self.divide(acc << rows_up, divisor), 0, exponent - rows_up)
+        up = max(0, bits - largest.bit_length())
+        quotient = self.divide(acc << up, divisor)
+        return self.shorten(quotient, self.largest_of(quotient), exponent - up)
 
     # --- loss -------------------------------------------------------------------------------
 
@@ -530,11 +515,6 @@ def _weight_rows(w: Tensor, s: ConvShape) -> Tensor:
     return w.double().reshape(s.groups, s.co // s.groups, s.products)
 
 
-def _per_channel(v: Tensor, like: Tensor) -> Tensor:
-    """v [channels] so that it meets the second axis of `like`, on its device."""
-    return v.to(like.device).view(1, -1, *([1] * (like.dim() - 2)))
-
-
 def _border(window: Window, shape: torch.Size) -> tuple[int, int, int, int]:
     """A window's padding of images of `shape` as `F.pad` takes it: the last axis first."""
     (top, left), (bottom, right) = window.padding, window.ends(*shape[2:])
@@ -545,3 +525,19 @@ def _windows(padded: Tensor, window: Window) -> Tensor:
     """[n, c, oh, ow, kh, kw] of a padded image, a view."""
     (kh, kw), stride, _, _ = window
     return padded.unfold(2, kh, stride[0]).unfold(3, kw, stride[1])
+
+
+def _span_sums(v: Tensor, rows: Spans, columns: Spans) -> Tensor:
+    """The sum over each window of rows [first, last) and columns, int64 [n, c, oh, ow]."""
+    for axis, spans in ((2, rows), (3, columns)):
+        first, last = torch.tensor(spans, device=v.device).t()
+        # Up to every position, and none. They may leave 64 bits; their differences do not.
+        total = F.pad(v.cumsum(axis), (0, 0, 1, 0) if axis == 2 else (1, 0))
+        v = total.index_select(axis, last) - total.index_select(axis, first)
+    return v
+
+
+def _outer(factors: tuple[Factors, Factors], like: Tensor) -> Tensor:
+    """The products of factors of rows and of columns, on the device of `like`."""
+    down, across = (torch.tensor(v, device=like.device) for v in factors)
+    return down.view(-1, 1) * across

@@ -165,11 +165,16 @@ def requantize_shift(largest: int, exponent: int, bits: int, divisor: int = 1) -
 
 
 def out_of_range(exponent: int) -> RangeError:
-    """The error of an exponent that a format does not have."""
+    """The error of an exponent above 127."""
     return RangeError(
         f"expected an exponent of at most {EXPONENT_MAX}, found {exponent}: the values have "
         "outgrown their format (training diverged); lower the learning rate"
     )
+
+
+def not_finite(value: float) -> RangeError:
+    """The error of a real number that is infinite or none."""
+    return RangeError(f"expected a finite value, found {value}: lower the learning rate")
 
 
 def smallest_exponent(largest: float, bits: int) -> int:
@@ -195,7 +200,7 @@ def unlimited_exponent(largest: float, bits: int) -> int:
 def _integer(value: float) -> tuple[int, int]:
     """(m, e) with value = m * 2**e exactly; a value that is not finite is a RangeError."""
     if not math.isfinite(value):
-        raise RangeError(f"expected a finite value, found {value}: lower the learning rate")
+        raise not_finite(value)
     fraction, exponent = math.frexp(value)
     return int(fraction * (1 << 53)), exponent - 53
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from torch import Tensor
 
+from samebits.errors import RangeError
 from samebits.kernels import build, declarations, softmax
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.geometry import ConvShape, Window
+from samebits.kernels.geometry import ConvShape, Window, out_of_range
 from samebits.kernels.memory import (
     GRADIENT,
     I8,
@@ -196,6 +197,28 @@ def real_of(bits: int) -> float:
     return value
 
 
+def bits_of(value: float) -> int:
+    """The 64 bits of a binary64."""
+    bits: int = unpack("<q", pack("<d", value))[0]
+    return bits
+
+
+OUT_OF_RANGE, NOT_FINITE = 1, 3  # of `Status` in csrc/training/exponent.h
+
+
+def failure(status: int, found: int, unfit: Callable[[float], RangeError]) -> Exception:
+    """The error that the status of a kernel tells.
+
+    found: the exponent above 127, or the bits of the number that is not finite, whose error is
+    `unfit`
+    """
+    if status == OUT_OF_RANGE:
+        return out_of_range(found)
+    if status == NOT_FINITE:
+        return unfit(real_of(found))
+    return MemoryError("no memory for the scratch space of a kernel")
+
+
 def in_two_passes(
     call: Callable[[int, int | None], int],
     out: Tensor,
@@ -229,6 +252,15 @@ def pool_struct(shape: Sequence[int], window: Window) -> ctypes.Structure:
     n, c, h, w = shape
     sizes = (*window.counts(h, w), *window.kernel, *window.stride, *window.padding)
     return STRUCTS["Pool"](n, h, w, c, *sizes)
+
+
+def windows_struct(
+    sizes: Sequence[int], spans: Tensor, before: Tensor | None, after: Tensor | None
+) -> ctypes.Structure:
+    """Windows of images as C reads them; sizes: n, h, w, c, oh, ow."""
+    _, h, w, _, oh, ow = sizes
+    tables = ((spans, 2 * (oh + ow)), (before, h + w), (after, oh + ow))
+    return STRUCTS["Windows"](*sizes, *(pointer(v, count, I64) for v, count in tables))
 
 
 def entropy(

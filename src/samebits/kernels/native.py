@@ -13,19 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.kernels.geometry import (
-    ConvShape,
-    Window,
-    requantize_shift,
-    shorten_shift,
-)
+from samebits.kernels.geometry import ConvShape, shorten_shift
 from samebits.kernels.library import (
     conv_struct,
     entropy,
     grid_of,
     in_two_passes,
     load,
-    pool_struct,
     table_pointers,
 )
 from samebits.kernels.memory import (
@@ -48,8 +42,8 @@ from samebits.kernels.memory import (
     rows,
     unrows,
 )
-from samebits.kernels.native_lstm import NativeLSTM
 from samebits.kernels.native_parts import sums
+from samebits.kernels.native_pools import NativePools
 from samebits.kernels.native_vectors import MAX_SHIFT_32
 from samebits.kernels.protocol import (
     BITS,
@@ -68,7 +62,7 @@ TABLES = (I8, I32)  # of entries of tables
 _threads = torch.get_num_threads
 
 
-class Native(NativeLSTM):
+class Native(NativePools):
     """The kernels of the loaded library. `arch` limits the instruction set (speed only)."""
 
     def __init__(self, arch: str | None = None, library: Any = None) -> None:
@@ -247,68 +241,7 @@ class Native(NativeLSTM):
         self._run(self._c.samebits_channel_sum, *operands, pointer(out, channels, I64))
         return out
 
-    # --- batch normalisation ----------------------------------------------------------------
-
-    def channel_stats(self, z: Tensor) -> Tensor:
-        z = rows(z)
-        channels = z.shape[-1]
-        out = z.new_empty((4, channels), dtype=I64)
-        n = z.numel() // channels
-        operands = (pointer(z, n * channels, I8), n, channels)
-        place = pointer(out, 4 * channels, I64)
-        _succeeded(self._c.samebits_channel_stats(*operands, place, _threads()))
-        return out
-
-    def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
-        if exponent < -MAX_SHIFT_32:
-            return super().channel_affine(z, m, b, exponent)
-        z = rows(z)
-        out = torch.empty_like(z)
-        channels = z.shape[-1]
-        m, b = integers(m, I32).contiguous(), integers(b, I32).contiguous()
-        n = z.numel() // channels
-        operands = (pointer(z, n * channels, I8), n, channels)
-        factors = (pointer(m, channels, I32), pointer(b, channels, I32), exponent)
-        place = pointer(out, n * channels, I8)
-        self._c.samebits_channel_affine(*operands, *factors, place, _threads())
-        return unrows(out)
-
-    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        g, z = rows(g), rows(z)
-        channels = z.shape[-1]
-        out = z.new_empty((2, channels), dtype=I64)
-        n = z.numel() // channels
-        of_g = pointer(g, n * channels, *GRADIENT)
-        operands = (of_g, BITS[g.dtype], pointer(z, n * channels, I8), n, channels)
-        place = pointer(out, 2 * channels, I64)
-        _succeeded(self._c.samebits_channel_grad_sums(*operands, place, _threads()))
-        return out
-
-    def batch_norm_grad(self, g: Tensor, z: Tensor, abc: Tensor, exponent: int) -> Part:
-        g, z, abc = rows(g), rows(z), abc.contiguous()
-        channels = z.shape[-1]
-        n = z.numel() // channels
-        of_g, of_z = pointer(g, n * channels, *GRADIENT), pointer(z, n * channels, I8)
-        sizes = (n, channels, pointer(abc, 3 * channels, I64))
-        operands = (of_g, BITS[g.dtype], of_z, *sizes)
-
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_batch_norm_grad(*operands, shift, to, _threads()))
-
-        out = torch.empty_like(z, dtype=I32)
-        codes, own = in_two_passes(call, out, exponent, shorten_shift)
-        return unrows(codes), own
-
-    # --- activations, addition, pooling -----------------------------------------------------
-
-    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
-        if isinstance(high, Tensor):
-            return super().relu(x, high)
-        x, n = dense(x), x.numel()
-        out = torch.empty_like(x)
-        places = (pointer(x, n, I8), n, high, pointer(out, n, I8), _threads())
-        self._run(self._c.samebits_relu, *places)
-        return out
+    # --- tables ------------------------------------------------------------------------------
 
     def used(self, x: Tensor) -> Tensor:
         x, n = dense(x), x.numel()
@@ -335,58 +268,6 @@ class Native(NativeLSTM):
             return int(self._c.samebits_lookup_grad(*operands, shift, to, _threads()))
 
         return in_two_passes(call, torch.empty_like(x, dtype=I32), exponent, shorten_shift)
-
-    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
-        if isinstance(high, Tensor):
-            return super().relu_grad(g, y, high)
-        y = dense(y)
-        g = like(g, y)
-        out, n = torch.empty_like(g), y.numel()
-        operands = (pointer(g, n, *GRADIENT), BITS[g.dtype], pointer(y, n, I8), n, high)
-        places = (pointer(out, n, *GRADIENT), _threads())
-        self._run(self._c.samebits_relu_grad, *operands, *places)
-        return out
-
-    def add(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
-    ) -> Part:
-        """A pass for the largest magnitude of the sum, and one that writes it."""
-        if not (isinstance(ea, int) and isinstance(eb, int) and isinstance(exponent, int)):
-            return super().add(a, ea, b, eb, exponent, bits)
-        if max(ea, eb) - exponent > 22:  # one operand is all zeros
-            return super().add(a, ea, b, eb, exponent, bits)
-        a = dense(a)
-        b, n = like(b, a), a.numel()
-        sides = (pointer(a, n, I8), pointer(b, n, I8), n, ea - exponent, eb - exponent)
-
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_add_i8(*sides, shift, to, _threads()))
-
-        return in_two_passes(
-            call, torch.empty_like(a), exponent, lambda n: requantize_shift(n, exponent, bits)
-        )
-
-    def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-        pool = pool_struct(x.shape, window)
-        x = nhwc(x)
-        y = x.new_empty((pool.n, pool.oh, pool.ow, pool.c))
-        where = torch.empty_like(y, dtype=U8)
-        of_x = pool.n * pool.h * pool.w * pool.c
-        places = (pointer(y, n := y.numel(), I8), pointer(where, n, U8))
-        operands = (pool, pointer(x, of_x, I8), *places, _threads())
-        self._run(self._c.samebits_max_pool, *operands)
-        return nchw(y), nchw(where)
-
-    def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
-        pool = pool_struct(shape, window)
-        g, where = nhwc(g), nhwc(where)
-        dx = g.new_zeros((pool.n, pool.h, pool.w, pool.c), dtype=I64)
-        n = pool.n * pool.oh * pool.ow * pool.c
-        of_g = pointer(g, n, *GRADIENT)
-        operands = (pool, of_g, BITS[g.dtype], pointer(where, n, U8))
-        places = (pointer(dx, dx.numel(), I64), _threads())
-        self._run(self._c.samebits_max_pool_grad, *operands, *places)
-        return nchw(dx), self.largest_of(dx)
 
     # --- loss -------------------------------------------------------------------------------
 
@@ -460,8 +341,3 @@ def _checked(largest: int) -> int:
     if largest < 0:
         raise MemoryError("no memory for the scratch space of a convolution")
     return largest
-
-
-def _succeeded(failed: int) -> None:
-    if failed:
-        raise MemoryError("no memory for the scratch space of a channel reduction")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.errors import RangeError
 from samebits.kernels.eager import Eager
-from samebits.kernels.geometry import out_of_range
+from samebits.kernels.geometry import not_finite
+from samebits.kernels.library import failure
 from samebits.kernels.memory import (
     GRADIENT,
     I8,
@@ -30,7 +32,6 @@ from samebits.kernels.protocol import BITS, CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
-NO_MEMORY = 2  # of `Status` in csrc/training/parts.h
 CELL = c_int64 * 1
 BITS_OF = {I8: 8, I16: 16, I32: 32, I64: 64}
 CODES = (I8, I16, I32)
@@ -67,17 +68,22 @@ class NativeParts(Eager):
         made.places = words  # they live as long
         return made
 
-    def _run(self, function: Any, *arguments: Any) -> None:
-        """Call a function of C. Raises RangeError and MemoryError where it says that it failed."""
-        if status := function(*arguments):
-            raise self._failure(status, arguments)
+    def _run(
+        self,
+        function: Any,
+        *arguments: Any,
+        found: Any = None,
+        unfit: Callable[[float], RangeError] = not_finite,
+    ) -> None:
+        """Call a function of C. Raises RangeError and MemoryError where it says that it failed.
 
-    def _failure(self, status: int, arguments: Sequence[Any]) -> Exception:
-        """The error that a function of C tells by its status (`Status` in parts.h)."""
-        if status == NO_MEMORY:
-            return MemoryError("no memory for the scratch space of a kernel")
-        *_, own = (a for a in arguments if isinstance(a, CELL))
-        return out_of_range(own[0])
+        found: where the number is that does not fit; None: the last that C writes. unfit: the error
+        of one that is not finite
+        """
+        if status := function(*arguments):
+            if found is None:
+                found = next(a for a in reversed(arguments) if isinstance(a, CELL))
+            raise failure(status, found[0], unfit)
 
     def largest_of(self, v: Tensor) -> int:
         v, n, largest = dense(v), v.numel(), self._out()

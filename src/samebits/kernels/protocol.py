@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.averages import Spans
+from samebits.kernels.averages import Averages
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.rows import Exponent
@@ -53,6 +53,7 @@ from samebits.spec.formats import CODE_MAX
 
 Part = tuple[Tensor, Exponent]  # codes and their exponent
 WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
+State = tuple[Tensor, Tensor, int]  # W and A of a weight, and the exponent of their joint value
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
 Shifts = tuple[Exponent, Exponent]
 GateShifts = tuple[Exponent, Exponent, Exponent, Exponent]
@@ -236,24 +237,45 @@ class Kernels(Protocol):
 
     # --- batch normalisation (5 and 7) ------------------------------------------------------
 
-    def channel_stats(self, z: Tensor) -> Tensor:
-        """int64 [4, channels] on the CPU: sum, sum of squares, smallest and largest code of z."""
+    # For each channel over n codes z, of one exponent, float64 [3, channels] on the CPU: the centre
+    # (a real number), the inverse of the standard deviation, and `a`, which is gamma times it.
 
-    def channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
-        """rne((z * m + b) * 2**exponent) as int8, one rounding; m, b integers [channels].
+    def batch_norm(
+        self,
+        z: Tensor,
+        exponent: int,
+        gamma: State,
+        beta: State,
+        running: tuple[Tensor, Tensor] | None,
+        eps: float,
+        bits: int,
+    ) -> tuple[WholePart, Tensor, Tensor]:
+        """z, of 8 bits, normalised by channels: codes of `bits`, their scalars, and sums of z.
 
-        The caller has chosen m and b so that |z * m + b| <= 2**30 + 2**7 fits int32, and the
-        exponent so that every result fits 8 bits.
+        running: mean and variance, float64 [channels], of which the centre is made; None: those of
+        z, at most 2**24 codes a channel. Sums are int64 [4, channels] on the CPU: of z, of z * z,
+        and the smallest and the largest code. Raises RangeError where the scale of a channel is not
+        finite, or the exponent would be above 127.
+        """
+
+    def batch_norm_gradient(
+        self,
+        g: Tensor,
+        e_g: int,
+        z: Tensor,
+        e_z: int,
+        scalars: Tensor,
+        training: bool,
+        wants_input: bool,
+    ) -> tuple[WholePart | None, WholePart, WholePart]:
+        """The gradients of z, where it is wanted, of gamma and of beta, as bfp32.
+
+        scalars: those of the forward pass; training: whether they are statistics of z. Raises
+        RangeError where a number is not finite.
         """
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
         """int64 [2, channels] on the CPU: the sum of g, and of g * z; below 2**62."""
-
-    def batch_norm_grad(self, g: Tensor, z: Tensor, abc: Tensor, exponent: int) -> Part:
-        """(a * g + b * z + c) * 2**exponent as bfp32, one rounding; abc int64 [3, channels].
-
-        The caller has chosen a, b and c so that every sum is at most about 2**61.
-        """
 
     # --- normalisation of vectors (5 and 7) -------------------------------------------------
     #
@@ -293,11 +315,11 @@ class Kernels(Protocol):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, high: int | Tensor = 127) -> Tensor:
-        """min(max(x, 0), high) of 8-bit codes."""
+    def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
+        """min(max(x, 0), clip) of 8-bit codes, the clip value on their grid; None: max(x, 0)."""
 
-    def relu_grad(self, g: Tensor, y: Tensor, high: int | Tensor = 128) -> Tensor:
-        """g (16 or 32 bits) where the output 0 < y < high, else 0; 128 is no upper limit."""
+    def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
+        """g (16 or 32 bits) where the output 0 < y < clip, else 0; the exponent is that of y."""
 
     def used(self, x: Tensor) -> Tensor:
         """Which of the 255 codes of 8 bits occur in x, from -127 on: bool [255]."""
@@ -311,12 +333,10 @@ class Kernels(Protocol):
         g has 16 or 32 bits, so that products are below 2**46.
         """
 
-    def add(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, exponent: Exponent, bits: int = 8
-    ) -> Part:
-        """rne(a * 2**(ea - exponent)) + rne(b * 2**(eb - exponent)) requantized to `bits`.
+    def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
+        """a + b of 8-bit codes, both rounded to one exponent E, requantized to `bits` (5).
 
-        Of 8-bit codes; `exponent` is at most 22 below that of an operand that is not all zeros.
+        E is the smaller of their exponents, or 22 less than the larger; all zeros do not count.
         """
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
@@ -328,16 +348,19 @@ class Kernels(Protocol):
     def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
         """g added at the saved positions of the input, int64 of `shape` [n, c, h, w]."""
 
-    def window_sum(self, x: Tensor, window: Window) -> Sum:
-        """The sum over each window, int64 [n, c, oh, ow]; padded positions count as zeros."""
+    def window_sums(self, x: Tensor, means: Averages) -> Sum:
+        """The sum over each window times L / d, int64 [n, c, oh, ow], of 8-bit codes."""
 
-    def window_sum_grad(self, g: Tensor, shape: torch.Size, window: Window) -> Sum:
-        """For every input position the sum of g over the windows that hold it, int64 of `shape`."""
+    def window_sums_grad(self, g: Tensor, shape: torch.Size, means: Averages) -> Sum:
+        """For each position the sum of g * L / d over windows that hold it, int64 of `shape`."""
 
-    def span_sum(self, x: Tensor, rows: Spans, columns: Spans) -> Sum:
-        """The sum over each window of rows [first, last) and columns, int64 [n, c, oh, ow].
+    def divided(
+        self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
+    ) -> Part:
+        """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7), int64.
 
-        Integers of 8 to 64 bits; no sum leaves 62.
+        acc is shifted to the left where it has less, `largest` = max|acc|, and must have room for
+        that; the quotient is rounded, and then shortened.
         """
 
     # --- loss (6) ---------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class RoutineRecorder(Native):
 
     # --- calls ------------------------------------------------------------------------------
 
-    def _run(self, function: Any, *arguments: Any) -> None:
+    def _run(self, function: Any, *arguments: Any, **_: Any) -> None:
         """Call a function of C, and write it down."""
         kinds = library.functions()[function].parameters
         words: list[int | _Address | _Words] = []
@@ -235,6 +235,8 @@ class RoutineRecorder(Native):
                 word, passed = _Address(ctypes.addressof(argument)), ctypes.byref(argument)
             elif "*" in kind:
                 word, passed = _Address(argument or 0), argument
+            elif kind == "double":
+                word, passed = library.bits_of(argument), argument
             else:
                 word = passed = int(argument)
             words.append(word)

@@ -20,6 +20,7 @@ Exponent = int | Tensor
 _NONE = -(1 << 40)  # the exponent of a row that is all zeros, in a maximum
 _MOST = 62  # bits of an integer here: |v| <= 2**62
 ABOVE = 1 << 40  # the same in a minimum
+ROOM = 22  # bits by which a term of 8 bits may be shifted to the left before a sum (5)
 WHOLE = 1 << 53  # up to which binary64 holds every integer
 _POWERS = 900  # of two, whose products with 53 bits are normal numbers of binary64
 
@@ -165,6 +166,18 @@ def _is_exact(acc: Tensor) -> bool:
         return acc.dtype != torch.int64
     low, high = (int(end) for end in torch.aminmax(acc))
     return max(-low, high) <= WHOLE
+
+
+def common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
+    """The exponent at which two operands are added, row by row; rows of zeros do not count (5)."""
+    size = row_size(a.shape)
+    low, high = [], []
+    for codes, e in ((a, ea), (b, eb)):
+        live = largest(codes, size) > 0
+        low.append(torch.where(live, e, ABOVE))
+        high.append(torch.where(live, e, _NONE))
+    top = torch.maximum(*high)
+    return torch.where(top == _NONE, 0, torch.maximum(torch.minimum(*low), top - ROOM))
 
 
 def requantize(

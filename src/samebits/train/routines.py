@@ -12,9 +12,10 @@ import ctypes
 import operator
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
-from samebits.train.deferred import deferred_updates
+from samebits.train.deferred import ShardUpdate, defer, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, called, forward
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
@@ -115,6 +116,21 @@ class _Gradient:
         return BFPValue.of_parts(parts, tuple(bounds))
 
 
+@dataclass(frozen=True)
+class _PlacedUpdate:
+    """A change of running state, and where a routine leaves the arrays and numbers in it."""
+
+    update: ShardUpdate
+    arrays: dict[str, np.ndarray[Any, Any]]
+    numbers: dict[str, Place]
+
+    def value(self) -> ShardUpdate:
+        """The change, in memory of its own."""
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        numbers = {name: place.value for name, place in self.numbers.items()}
+        return replace(self.update, **arrays, **numbers)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
 class RecordedPasses:
     """A routine of a graph's passes, and where its operands and results lie.
@@ -122,6 +138,7 @@ class RecordedPasses:
     states: codes, delayed updates and exponents of the parameters
     output: the value that it gives, which tells all but the numbers; sums: where these are
     grad:   of the output; None: there is no backward pass
+    updates: of running state
     """
 
     routine: Routine
@@ -132,6 +149,7 @@ class RecordedPasses:
     largest: Place | None
     grad: PlacedPart | None
     gradients: list[_Gradient | None]
+    updates: list[_PlacedUpdate]
 
     def fits(self, x: Any, weights: Sequence[Weight]) -> bool:
         """Whether operands lie where the routine reads them, or can be put there."""
@@ -145,6 +163,8 @@ class RecordedPasses:
         number.value = exponent
         if not self.routine.run(FORWARD):
             return None
+        for update in self.updates:
+            defer(update.value())
         found, own = self.result[0].clone(), self.result[1].value
         return _like(self.output, found, own, None if self.largest is None else self.largest.value)
 
@@ -191,8 +211,7 @@ def record(
     value, states = x.with_part(results[0], x_cell), [_as_recorded(w, recorder) for w in weights]
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         output, kept = forward(graph, value, states, grad is not None)
-    if updates:
-        raise NotRecordableError("a layer has running state")
+    results += [torch.from_numpy(v) for update in updates for v in _arrays(update).values()]
     top = None if output.sums is None else output.sums.largest
     found = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
     results.append(found[0])
@@ -224,9 +243,23 @@ def record(
         None if top is None else _place(top),
         None if given is None else placed(given),
         [gradient(g) for g in gradients],
+        [_placed_update(update, routine) for update in updates],
     )
     _prove(passes, graph, x, weights, grad)
     return passes
+
+
+def _arrays(update: ShardUpdate) -> dict[str, Any]:
+    """The fields of an update that are arrays."""
+    return {name: v for name, v in vars(update).items() if isinstance(v, np.ndarray)}
+
+
+def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
+    arrays = {
+        name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in _arrays(update).items()
+    }
+    numbers = {n: _place(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
+    return _PlacedUpdate(update, arrays, numbers)
 
 
 def _place(cell: int) -> Place:
@@ -282,15 +315,18 @@ def _compare(
     grad: BFPValue | None,
 ) -> None:
     """One run beside one walk."""
-    found = passes.forward(x)
+    with deferred_updates() as moved:
+        found = passes.forward(x)
     try:
-        with deferred_updates():
+        with deferred_updates() as updates:
             output, kept = forward(graph, x, weights, grad is not None)
         expected = [] if grad is None else backward(graph, kept, grad)
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     if found is None or not same_parts(found.resolved(), output.resolved()):
         raise NotRecordableError("the routine gives another output than the walk")
+    if [u.to_bytes() for u in moved] != [u.to_bytes() for u in updates]:
+        raise NotRecordableError("the routine gives other running state than the walk")
     own = [] if grad is None else passes.backward(grad)
     if own is None or not all(map(_is_same, own, expected)):
         raise NotRecordableError("the routine gives other gradients than the walk")

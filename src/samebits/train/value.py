@@ -10,7 +10,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.protocol import BITS, Part, WholePart
+from samebits.kernels.protocol import BITS, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
@@ -365,6 +365,12 @@ class Weight(BFPValue):
         codes, exponent = self._parts[0]
         value = kernels.of(codes).joint(codes, self.delayed)
         return value, exponent - formats.DELAYED_BITS
+
+    def state(self) -> State:
+        """W, A and the exponent of J, of a weight that has one exponent."""
+        codes, exponent = self._parts[0]
+        assert isinstance(exponent, int)
+        return codes, self.delayed, exponent - formats.DELAYED_BITS
 
     def values(self) -> Tensor:
         """The joint values as float64."""

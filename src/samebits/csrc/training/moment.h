@@ -6,9 +6,7 @@
 #ifndef SAMEBITS_MOMENT_H
 #define SAMEBITS_MOMENT_H
 
-#include <string.h>
-
-#include "samebits_integer.h"
+#include "real.h"
 
 #define MOMENT_DROPPED 43 /* bits of a binary64's significand below a code's nine */
 #define MOMENT_BIAS 969   /* F = the biased exponent of |v| - (e + MOMENT_BIAS) */
@@ -16,29 +14,6 @@
 
 /* J = W * 2**15 - A. */
 SAMEBITS_INLINE int32_t joint(int8_t w, int16_t a) { return (int32_t)w * 32768 - a; }
-
-SAMEBITS_INLINE int64_t bits_of(double v) {
-    int64_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return bits;
-}
-
-SAMEBITS_INLINE double real_of(int64_t bits) {
-    double v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
-/* 2**k; -1022 <= k <= 1023. */
-SAMEBITS_INLINE double power_of_two(int64_t k) { return real_of((k + 1023) << 52); }
-
-/* v to the nearest integer, ties to even; |v| <= 2**51: the sum's last bit is worth 1. */
-SAMEBITS_INLINE double nearest(double v) {
-    const double unit = 6755399441055744.0; /* 1.5 * 2**52 */
-    return (v + unit) - unit;
-}
-
-SAMEBITS_INLINE int64_t magnitude_bits(double v) { return bits_of(v) & INT64_MAX; }
 
 /* The code of v at the exponent e = bias - MOMENT_BIAS; added: see `added_random`. Selections are
  * masks here and below, so that loops vectorise. */

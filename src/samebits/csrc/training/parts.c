@@ -1,24 +1,12 @@
 /* Codes and their one exponent (docs/spec/training.md, 1): kernels that find exponents and largest
  * magnitudes, and leave them in memory for those that read them, so that a whole step can run
- * without a caller between its kernels. A function that returns an int returns one of `Status`. */
+ * without a caller between its kernels. A function that returns an int returns a `Status`. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "conv.h"
+#include "exponent.h"
 #include "parallel.h"
 #include "parts.h"
-#include "shift.h"
-
-static int64_t bit_length(int64_t v) {
-    int64_t bits = 0;
-    while (v >> bits) bits++;
-    return bits;
-}
-
-/* The largest code of a width (training.md 1 and 13). */
-static int64_t code_max(int bits) {
-    return bits == 32 ? Q32 : bits == 16 ? Q16 : ((int64_t)1 << (bits - 1)) - 1;
-}
 
 /* a + sign * b, of exponents. */
 void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *sum) {
@@ -83,30 +71,25 @@ static void scale(const void *v, int type, int64_t n, int64_t by, void *out, int
 int samebits_requantize(const void *acc, int type, int64_t n, const int64_t *largest,
                         const int64_t *exponent, int bits, void *codes, int to, int64_t *own,
                         int threads) {
-    int64_t top = *largest, limit = code_max(bits);
+    int64_t top = *largest;
     if (top == 0) {
         memset(codes, 0, (size_t)(n * (to / 8)));
         *own = EXPONENT_MIN;
         return FINE;
     }
-    int64_t shift = SAMEBITS_MAX(bit_length(top) - bits + 1, EXPONENT_MIN - *exponent);
-    while (scale64(top, shift_by(-shift)) > limit) shift++;
-    *own = *exponent + shift;
+    int64_t by = requantize_by(top, *exponent, bits);
+    *own = *exponent + by;
     if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
-    scale(acc, type, n, SAMEBITS_MIN(-shift, 62), codes, to, threads);
+    scale(acc, type, n, -by, codes, to, threads);
     return FINE;
 }
 
 /* acc * 2**exponent as codes of 32 bits, shifted right only as far as they must be (1.2). */
 void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *largest,
                       const int64_t *exponent, int32_t *codes, int64_t *own, int threads) {
-    int64_t top = *largest, shift = 0;
-    if (top > Q32) {
-        shift = SAMEBITS_MAX(0, bit_length(top) - 32);
-        while (scale64(top, shift_by(-shift)) > Q32) shift++;
-    }
-    *own = top == 0 ? EXPONENT_MIN : *exponent + shift;
-    scale(acc, type, n, -shift, codes, 32, threads);
+    int64_t by = shorten_by(*largest);
+    *own = *largest == 0 ? EXPONENT_MIN : *exponent + by;
+    scale(acc, type, n, -by, codes, 32, threads);
 }
 
 /* The sum of parts of a gradient, aligned to the largest exponent among those that are not zero, as codes of 32
@@ -130,13 +113,9 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
             live = sides[i].by;
     for (int64_t i = 0; i < count; i++) /* above 0 of zeros alone */
         sides[i].by = SAMEBITS_MIN(sides[i].by - live, 0);
-    int64_t top = samebits_add_grad(sides, count, n, 0, NULL, threads), shift = 0;
-    if (top > Q32) {
-        shift = SAMEBITS_MAX(0, bit_length(top) - 32);
-        while (scale64(top, shift_by(-shift)) > Q32) shift++;
-    }
-    *own = top == 0 ? EXPONENT_MIN : live + shift;
-    samebits_add_grad(sides, count, n, -shift, codes, threads);
+    int64_t top = samebits_add_grad(sides, count, n, 0, NULL, threads), by = shorten_by(top);
+    *own = top == 0 ? EXPONENT_MIN : live + by;
+    samebits_add_grad(sides, count, n, -by, codes, threads);
     free(sides);
     return FINE;
 }

@@ -1,19 +1,10 @@
-/* What kernels over codes and exponents in memory share, and the kernels of other files that they
- * call. */
+/* The kernels of other files that parts.c calls. */
 #ifndef SAMEBITS_PARTS_H
 #define SAMEBITS_PARTS_H
 
 #include <stdint.h>
 
 #include "conv.h"
-
-/* How a kernel ended: as it should, with an exponent above 127, or without memory. */
-enum Status { FINE, OUT_OF_RANGE, NO_MEMORY };
-
-#define EXPONENT_MIN (-128)
-#define EXPONENT_MAX 127
-#define Q16 32639
-#define Q32 2139062143
 
 /* One addend of `samebits_add_grad`: codes of 16 or 32 bits, and the exponent that scales them. */
 typedef struct {

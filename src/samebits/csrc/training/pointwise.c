@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exponent.h"
 #include "parallel.h"
 #include "parts.h"
 #include "shift.h"
@@ -113,148 +114,7 @@ int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, 
     return top;
 }
 
-/* --- batch normalisation (5, 7) ------------------------------------------------------------- */
-
-#define STATS_ROWS 4096 /* 4096 * 127 * 127 < 2**31: exact in 32 bits between flushes */
-
-static void stats_block(const int8_t *restrict z, int64_t rows, int64_t c, int32_t *restrict s1,
-                        int32_t *restrict s2, int32_t *restrict low, int32_t *restrict high) {
-    for (int64_t r = 0; r < rows; r++, z += c)
-        for (int64_t k = 0; k < c; k++) {
-            int32_t v = z[k];
-            s1[k] += v;
-            s2[k] += v * v;
-            low[k] = v < low[k] ? v : low[k];
-            high[k] = v > high[k] ? v : high[k];
-        }
-}
-
-/* Per channel: sum of z, sum of z*z, smallest and largest code. out is [4][c], int64. */
-int samebits_channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *out, int threads) {
-    int failed = 0;
-    for (int64_t k = 0; k < c; k++) {
-        out[k] = out[c + k] = 0;
-        out[2 * c + k] = 127;
-        out[3 * c + k] = -127;
-    }
-#pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
-    {
-        int32_t *part = malloc((size_t)c * 4 * sizeof *part);
-        if (!part) failed = 1;
-        SHARE(rows)
-        for (int64_t at = lo; part && at < lo + len; at += STATS_ROWS) {
-            int64_t take = lo + len - at < STATS_ROWS ? lo + len - at : STATS_ROWS;
-            memset(part, 0, (size_t)c * 2 * sizeof *part);
-            for (int64_t k = 0; k < c; k++) part[2 * c + k] = 127, part[3 * c + k] = -127;
-            stats_block(z + at * c, take, c, part, part + c, part + 2 * c, part + 3 * c);
-#pragma omp critical
-            for (int64_t k = 0; k < c; k++) {
-                out[k] += part[k];
-                out[c + k] += part[c + k];
-                out[2 * c + k] = SAMEBITS_MIN(part[2 * c + k], out[2 * c + k]);
-                out[3 * c + k] = SAMEBITS_MAX(part[3 * c + k], out[3 * c + k]);
-            }
-        }
-        free(part);
-    }
-    return failed;
-}
-
-static void affine_range(const int8_t *restrict z, int64_t rows, int64_t c,
-                         const int32_t *restrict m, const int32_t *restrict b, Shift32 s,
-                         int8_t *restrict y) {
-    for (int64_t r = 0; r < rows; r++, z += c, y += c)
-        for (int64_t k = 0; k < c; k++) y[k] = (int8_t)scale32(z[k] * m[k] + b[k], s);
-}
-
-/* y = rne((z * m + b) * 2**exponent), |z * m + b| < 2**30 + 2**7. */
-void samebits_channel_affine(const int8_t *z, int64_t rows, int64_t c, const int32_t *m,
-                             const int32_t *b, int64_t exponent, int8_t *y, int threads) {
-    Shift32 s = shift32_by(exponent);
-    PARALLEL(rows, rows * c, affine_range(z + lo * c, len, c, m, b, s, y + lo * c))
-}
-
-#define GRAD_SUMS(name, type, product)                                                         \
-    static void name(const type *restrict g, const int8_t *restrict z, int64_t rows,           \
-                     int64_t c, int64_t *restrict sg, int64_t *restrict sgz) {                 \
-        for (int64_t r = 0; r < rows; r++, g += c, z += c)                                     \
-            for (int64_t k = 0; k < c; k++) {                                                  \
-                sg[k] += g[k];                                                                 \
-                sgz[k] += (product)g[k] * z[k];                                                \
-            }                                                                                  \
-    }
-GRAD_SUMS(grad_sums16, int16_t, int32_t)
-GRAD_SUMS(grad_sums32, int32_t, int64_t)
-
-/* Per channel: sum of g and sum of g * z. out is [2][c]. */
-int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_t rows, int64_t c,
-                               int64_t *out, int threads) {
-    int failed = 0;
-    memset(out, 0, (size_t)c * 2 * sizeof *out);
-#pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
-    {
-        int64_t *part = calloc((size_t)c * 2, sizeof *part);
-        SHARE(rows)
-        if (!part) {
-            failed = 1;
-        } else {
-            if (width == 16)
-                grad_sums16((const int16_t *)g + lo * c, z + lo * c, len, c, part, part + c);
-            else
-                grad_sums32((const int32_t *)g + lo * c, z + lo * c, len, c, part, part + c);
-#pragma omp critical
-            for (int64_t k = 0; k < 2 * c; k++) out[k] += part[k];
-        }
-        free(part);
-    }
-    return failed;
-}
-
-/* |a * g| < 2**24 * 2**31; a fits in 32 bits, so that the product is one 32x32 -> 64 multiply. */
-#define BN_GRAD(name, type)                                                                    \
-    static int64_t name##_max(const type *restrict g, const int8_t *restrict z, int64_t rows,  \
-                              int64_t c, const int64_t *restrict abc) {                        \
-        const int64_t *a = abc, *b = abc + c, *d = abc + 2 * c;                                \
-        int64_t top = 0;                                                                       \
-        for (int64_t r = 0; r < rows; r++, g += c, z += c)                                     \
-            for (int64_t k = 0; k < c; k++) {                                                  \
-                int64_t v = (int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k];                \
-                v = samebits_magnitude64(v);                                                   \
-                top = SAMEBITS_MAX(top, v);                                                    \
-            }                                                                                  \
-        return top;                                                                            \
-    }                                                                                          \
-    static void name(const type *restrict g, const int8_t *restrict z, int64_t rows,           \
-                     int64_t c, const int64_t *restrict abc, Shift s, int32_t *restrict out) { \
-        const int64_t *a = abc, *b = abc + c, *d = abc + 2 * c;                                \
-        for (int64_t r = 0; r < rows; r++, g += c, z += c, out += c)                           \
-            for (int64_t k = 0; k < c; k++)                                                    \
-                out[k] = (int32_t)scale64(                                                     \
-                    (int64_t)(int32_t)a[k] * g[k] + b[k] * z[k] + d[k], s);                    \
-    }
-BN_GRAD(bn_grad16, int16_t)
-BN_GRAD(bn_grad32, int32_t)
-
-/* Largest |a*g + b*z + c| (out == NULL), or the same values times 2**exponent, rounded. */
-int64_t samebits_batch_norm_grad(const void *g, int width, const int8_t *z, int64_t rows, int64_t c,
-                                 const int64_t *abc, int64_t exponent, int32_t *out, int threads) {
-    const int16_t *g16 = g;
-    const int32_t *g32 = g;
-    Shift s = shift_by(exponent);
-    int64_t top = 0, size = rows * c;
-    if (out && width == 16) {
-        PARALLEL(rows, size, bn_grad16(g16 + lo * c, z + lo * c, len, c, abc, s, out + lo * c))
-    } else if (out) {
-        PARALLEL(rows, size, bn_grad32(g32 + lo * c, z + lo * c, len, c, abc, s, out + lo * c))
-    } else if (width == 16) {
-        PARALLEL_MAX(rows, size, top, bn_grad16_max(g16 + lo * c, z + lo * c, len, c, abc))
-    } else {
-        PARALLEL_MAX(rows, size, top, bn_grad32_max(g32 + lo * c, z + lo * c, len, c, abc))
-    }
-    return top;
-}
-
-/* --- activations, addition, pooling (5, 7) -------------------------------------------------- */
+/* --- activations and addition (5, 7) -------------------------------------------------------- */
 
 static void relu_range(const int8_t *restrict x, int64_t n, int8_t high, int8_t *restrict y) {
     for (int64_t i = 0; i < n; i++) {
@@ -263,8 +123,17 @@ static void relu_range(const int8_t *restrict x, int64_t n, int8_t high, int8_t 
     }
 }
 
-/* y = min(max(x, 0), high). */
-void samebits_relu(const int8_t *x, int64_t n, int high, int8_t *y, int threads) {
+/* The clip value on the grid of an exponent, out of a table of those of all exponents from -128 on;
+ * NULL: 128, which no code reaches. Beyond them the value is that of the next. */
+SAMEBITS_INLINE int clip_at(const uint8_t *clips, int64_t exponent) {
+    return clips ? clips[samebits_clamp64(exponent, EXPONENT_MIN, EXPONENT_MAX) - EXPONENT_MIN]
+                 : 128;
+}
+
+/* y = min(max(x, 0), clip). */
+void samebits_relu(const int8_t *x, int64_t n, const int64_t *exponent, const uint8_t *clips,
+                   int8_t *y, int threads) {
+    int high = SAMEBITS_MIN(clip_at(clips, *exponent), 127);
     PARALLEL(n, n, relu_range(x + lo, len, (int8_t)high, y + lo))
 }
 
@@ -276,9 +145,10 @@ void samebits_relu(const int8_t *x, int64_t n, int high, int8_t *y, int threads)
 RELU_GRAD(relu_grad16, int16_t)
 RELU_GRAD(relu_grad32, int32_t)
 
-/* out = g where 0 < y < high, else 0. */
-void samebits_relu_grad(const void *g, int width, const int8_t *y, int64_t n, int high, void *out,
-                        int threads) {
+/* out = g where 0 < y < clip, else 0; exponent: of y. */
+void samebits_relu_grad(const void *g, int width, const int8_t *y, int64_t n,
+                        const int64_t *exponent, const uint8_t *clips, void *out, int threads) {
+    int high = clip_at(clips, *exponent);
     if (width == 16) {
         const int16_t *p = g;
         PARALLEL(n, n, relu_grad16(p + lo, y + lo, len, high, (int16_t *)out + lo))
@@ -304,18 +174,35 @@ static void add_range(const int8_t *restrict a, const int8_t *restrict b, int64_
         y[i] = (int8_t)scale32(scale32(a[i], sa) + scale32(b[i], sb), s);
 }
 
-/* rne(a * 2**ea) + rne(b * 2**eb): the largest magnitude (y == NULL), or the sum times
- * 2**exponent, rounded once more, as 8-bit codes. |a|, |b| <= 127 and ea, eb <= 22. */
-int64_t samebits_add_i8(const int8_t *a, const int8_t *b, int64_t n, int64_t ea, int64_t eb,
-                        int64_t exponent, int8_t *y, int threads) {
-    Shift32 sa = shift32_by(ea), sb = shift32_by(eb), s = shift32_by(exponent);
-    int64_t top = 0;
-    if (y) {
-        PARALLEL(n, n, add_range(a + lo, b + lo, len, sa, sb, s, y + lo))
-    } else {
-        PARALLEL_MAX(n, n, top, add_max(a + lo, b + lo, len, sa, sb))
+static int is_live(const int8_t *v, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (v[i]) return 1;
+    return 0;
+}
+
+/* a * 2**e_a + b * 2**e_b as codes of `bits`: each is rounded to the smaller exponent, or to 22 less
+ * than the larger one, so that the sum stays below 2**30; exponents of zeros do not count. A pass
+ * for the largest magnitude of the sum, and one that writes it. */
+int samebits_add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64_t *e_b,
+                 int64_t n, int bits, int8_t *y, int64_t *e_y, int threads) {
+    int64_t first = *e_a, second = *e_b, top = 0;
+    if (!is_live(a, n)) first = second;
+    if (!is_live(b, n)) second = first;
+    int64_t least = SAMEBITS_MIN(first, second), most = SAMEBITS_MAX(first, second);
+    int64_t exponent = SAMEBITS_MAX(least, most - 22);
+    Shift32 sa = shift32_by(first - exponent), sb = shift32_by(second - exponent);
+    PARALLEL_MAX(n, n, top, add_max(a + lo, b + lo, len, sa, sb))
+    if (top == 0) {
+        memset(y, 0, (size_t)n);
+        *e_y = EXPONENT_MIN;
+        return FINE;
     }
-    return top;
+    int64_t by = requantize_by(top, exponent, bits);
+    *e_y = exponent + by;
+    if (*e_y > EXPONENT_MAX) return OUT_OF_RANGE;
+    Shift32 s = shift32_by(-by);
+    PARALLEL(n, n, add_range(a + lo, b + lo, len, sa, sb, s, y + lo))
+    return FINE;
 }
 
 #define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
@@ -357,54 +244,4 @@ int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t
     int64_t top = 0;
     PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, s, out))
     return top;
-}
-
-typedef struct {
-    int64_t n, h, w, c, oh, ow, kh, kw, stride_h, stride_w, pad_h, pad_w;
-} Pool;
-
-static void pool_row(const int8_t *restrict p, int64_t c, uint8_t t, int8_t *restrict best,
-                     uint8_t *restrict where) {
-    for (int64_t k = 0; k < c; k++) {
-        int win = p[k] > best[k];
-        where[k] = win ? t : where[k];
-        best[k] = win ? p[k] : best[k];
-    }
-}
-
-/* Maximum of each window and the position (row-major in the window) of its first maximum. */
-void samebits_max_pool(const Pool *s, const int8_t *x, int8_t *y, uint8_t *where, int threads) {
-    int64_t out_rows = s->n * s->oh;
-#pragma omp parallel for num_threads(TEAM(out_rows *s->ow *s->c *s->kh *s->kw))
-    for (int64_t r = 0; r < out_rows; r++)
-        for (int64_t j = 0; j < s->ow; j++) {
-            int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * s->c;
-            memset(y + at, -128, (size_t)s->c);
-            memset(where + at, 0, (size_t)s->c);
-            for (int64_t t = 0; t < s->kh * s->kw; t++) {
-                int64_t a = i * s->stride_h + t / s->kw - s->pad_h;
-                int64_t b = j * s->stride_w + t % s->kw - s->pad_w;
-                if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
-                pool_row(x + ((n * s->h + a) * s->w + b) * s->c, s->c, (uint8_t)t, y + at,
-                         where + at);
-            }
-        }
-}
-
-/* dx (int64, zeroed) += g at the saved positions. */
-void samebits_max_pool_grad(const Pool *s, const void *g, int width, const uint8_t *where,
-                            int64_t *dx, int threads) {
-#pragma omp parallel for num_threads(TEAM(s->n *s->oh *s->ow *s->c))
-    for (int64_t n = 0; n < s->n; n++)
-        for (int64_t i = 0; i < s->oh; i++)
-            for (int64_t j = 0; j < s->ow; j++) {
-                int64_t at = ((n * s->oh + i) * s->ow + j) * s->c;
-                for (int64_t k = 0; k < s->c; k++) {
-                    int64_t a = i * s->stride_h + where[at + k] / s->kw - s->pad_h;
-                    int64_t b = j * s->stride_w + where[at + k] % s->kw - s->pad_w;
-                    int64_t v = width == 16 ? ((const int16_t *)g)[at + k]
-                                            : ((const int32_t *)g)[at + k];
-                    dx[((n * s->h + a) * s->w + b) * s->c + k] += v;
-                }
-            }
 }

@@ -22,6 +22,7 @@ from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
 from samebits.kernels import Window
 from samebits.kernels.averages import Averages
+from samebits.kernels.clips import clip_code
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.attention import NARROW16, SCORE_BITS, constant16
@@ -345,7 +346,7 @@ class _Writer:
     def relu(self, path: str, inputs: Sequence[str], x: BFPValue, clip: int | None) -> str:
         if clip is None:
             return self.builder.add("Relu", inputs, name=path)
-        code = min(activations.clip_code(clip, x.whole()[1]), 127)
+        code = min(clip_code(clip, x.whole()[1]), 127)
         bounds = {"min": 0.0, "max": math.ldexp(code, x.whole()[1])}
         return self.builder.add("Clip", inputs, bounds, path)
 

@@ -150,7 +150,7 @@ def average_pool(site: int, x: BFPValue, means: Averages) -> Part:
             f"average pool: expected windows of at most {MAX_WINDOW} positions, and a divisor of "
             f"at most as many, found {most}"
         )
-    acc, _ = pooling.window_sums(codes, means)
+    acc, _ = kernels.of(codes).window_sums(codes, means.undivided())
     by = torch.tensor(means.heights, device=acc.device).view(-1, 1)
     by = by * torch.tensor(means.widths, device=acc.device)
     return _mean(acc, exponent - site, by), site

@@ -5,7 +5,6 @@ Every function takes and returns BFP tensors and is differentiable.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -16,7 +15,6 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
@@ -28,39 +26,16 @@ from samebits.train.value import BFPValue, bfp32, requantized
 def _relu_codes(x: BFPValue, clip: int | None) -> BFPValue:
     """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
     codes, exponent = x.codes, x.exponent
-    high = clip_codes(clip, exponent)
-    y = kernels.of(codes).relu(codes, min(high, 127) if isinstance(high, int) else high)
+    y = kernels.of(codes).relu(codes, exponent, clip)
     return BFPValue(y, exponent, x.bits, shifts=x.shifts)
 
 
 def _relu_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
-    (g, e_g), y = grad.resolved(), call.output
-    high = clip_codes(call.arguments[1], y.exponent)
-    return BFPValue(kernels.of(g).relu_grad(g, y.codes, high), e_g)
+    (g, e_g), y, clip = grad.resolved(), call.output, call.arguments[1]
+    return BFPValue(kernels.of(g).relu_grad(g, y.codes, y.exponent, clip), e_g)
 
 
 RELU = TrainingOperation("Relu", _relu_codes, _relu_gradient, reads=("y",))
-
-
-def clip_codes(clip: int | None, exponent: Exponent) -> int | Tensor:
-    """`clip_code` of one exponent, or of each row's; 128, no limit, for None."""
-    if clip is None:
-        return 128
-    if isinstance(exponent, int):
-        return clip_code(clip, exponent)
-    table = torch.tensor(_every_clip_code(clip), device=exponent.device)
-    return table[exponent - formats.EXPONENT_MIN]
-
-
-@functools.cache
-def _every_clip_code(clip: int) -> list[int]:
-    """`clip_code` of every exponent, the smallest first."""
-    return [clip_code(clip, e) for e in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1)]
-
-
-def clip_code(clip: int, exponent: int) -> int:
-    """The clip value on the grid of an exponent; 128 where no 8-bit code reaches it."""
-    return min(formats.round_real(clip / formats.power(exponent)), 128)
 
 
 def relu(x: BFPTensor) -> BFPTensor:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.kernels import rows
-from samebits.kernels.rows import Exponent
-from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.multiplication import as_changed, multiply
@@ -31,17 +29,11 @@ def _sum(a: BFPValue, b: BFPValue) -> BFPValue:
         return bfp32(*combined(*terms), max(a.layer_bits, b.layer_bits))
     (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
     k, bits = kernels.of(u), max(a.bits, b.bits)
-    if (shifts := largest_shifts(a.shifts, b.shifts)) is not None:
-        common = _common(u, ea, v, eb)
-        acc = k.scale(u, ea - common) + k.scale(v, eb - common)
-        return narrowed(acc, common, bits, shifts)
-    if isinstance(ea, Tensor) or isinstance(eb, Tensor):
-        return BFPValue(*k.add(u, ea, v, eb, _common(u, ea, v, eb), bits), bits)
-    live = [e for codes, e in ((u, ea), (v, eb)) if k.largest_of(codes)]
-    if not live:
-        return BFPValue(torch.zeros_like(u), formats.EXPONENT_MIN, bits)
-    exponent = max(min(live), max(live) - 22)
-    return BFPValue(*k.add(u, ea, v, eb, exponent, bits), bits)
+    if (shifts := largest_shifts(a.shifts, b.shifts)) is None:
+        return BFPValue(*k.add(u, ea, v, eb, bits), bits)
+    common = rows.common(u, ea, v, eb)
+    acc = k.scale(u, ea - common) + k.scale(v, eb - common)
+    return narrowed(acc, common, bits, shifts)
 
 
 def _sum_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, BFPValue]:
@@ -50,18 +42,6 @@ def _sum_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, BFPVal
 
 
 ADD = TrainingOperation("Add", _sum, _sum_gradient)
-
-
-def _common(a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Tensor:
-    """The exponent at which two operands are added, row by row; rows of zeros do not count."""
-    size, none = rows.row_size(a.shape), 1 << 40
-    low, high = [], []
-    for codes, e in ((a, ea), (b, eb)):
-        live = rows.largest(codes, size) > 0
-        low.append(torch.where(live, e, none))
-        high.append(torch.where(live, e, -none))
-    top = torch.maximum(*high)
-    return torch.where(top == -none, 0, torch.maximum(torch.minimum(*low), top - 22))
 
 
 def add(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:

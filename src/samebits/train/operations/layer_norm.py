@@ -18,12 +18,12 @@ from torch.nn import functional
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
+from samebits.kernels.norm import fits_of, rounded_scalars
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.normalization import fits_of, rounded_scalars
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor

@@ -4,16 +4,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import RangeError, UnsupportedError
+from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.geometry import requantize_shift, unlimited_exponent
+from samebits.kernels.norm import (
+    Integers,
+    Scalars,
+    gradient_coefficients,
+    input_slopes,
+    inverse,
+    joint_scalars,
+    mean_of,
+    multiply_add,
+    scalar_codes,
+    spread_of,
+    variance_of,
+)
 from samebits.kernels.protocol import BITS, Part
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
@@ -26,29 +37,13 @@ from samebits.train.value import BFPValue, Weight, bfp32
 MAX_BATCH_ELEMENTS = 1 << 24
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
 FROZEN_BITS = 23  # of a deployed affine sum, so that its rounded terms stay below 2**24
-Scalars = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def _integers(v: Scalars, exponent: int) -> Tensor:
-    """rne(v * 2**-exponent) as int64."""
-    return torch.from_numpy(np.rint(np.ldexp(v, -exponent)).astype(np.int64))
 
 
 def _scalars(parameter: Weight) -> Scalars:
     """The joint values of a vector parameter, exactly, in binary64."""
     joint, exponent = parameter.joint()
-    return np.ldexp(joint.cpu().numpy().astype(np.float64), exponent)
-
-
-def _bfp32_of_scalars(v: Scalars, device: torch.device) -> BFPValue:
-    """Real values as bfp32 with the smallest exponent (not limited)."""
-    largest = float(np.abs(v).max())
-    if largest == 0:
-        zeros = torch.zeros(v.shape, dtype=torch.int32, device=device)
-        return BFPValue(zeros, formats.EXPONENT_MIN)
-    exponent = unlimited_exponent(largest, 32)
-    return BFPValue(_integers(v, exponent).to(torch.int32).to(device), exponent)
+    assert isinstance(exponent, int)
+    return joint_scalars(joint, exponent)
 
 
 GUARD = 8
@@ -82,16 +77,16 @@ class RunningUpdate:
 
     def mean(self) -> Scalars:
         """The mean of every channel, a real number."""
-        return np.ldexp(self.s1.astype(np.float64) / float(self.n), self.exponent + self.shifts)
+        return mean_of(self.s1, self.n, self.exponent + self.shifts)
 
     def variance(self, divisor: int) -> Scalars:
         """(n * S2 - S1 * S1) / (n * divisor) of every channel, a real number."""
-        return np.ldexp(self.spread() / float(self.n * divisor), 2 * (self.exponent + self.shifts))
+        return variance_of(self.spread(), self.n * divisor, self.exponent + self.shifts)
 
     def spread(self) -> Scalars:
         """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
-        if self.guard == 0:  # below 2**24 * 2**38
-            return (self.n * self.s2 - self.s1 * self.s1).astype(np.float64)
+        if self.guard == 0:
+            return spread_of(self.s1, self.s2, self.n)
         pairs = zip(self.s1.tolist(), self.s2.tolist(), strict=True)
         return np.array([float(self.n * s2 - s1 * s1) for s1, s2 in pairs])
 
@@ -127,39 +122,24 @@ class RunningUpdate:
 
 @dataclass(frozen=True)
 class _Channels:
-    """Scalars of a batch norm that its backward pass needs beside z, a binary64 per channel."""
+    """The scalars of a batch norm that its backward pass needs beside z.
 
-    centre: Scalars  # the mean, a real number
-    inv: Scalars  # 1 / standard deviation
-    a: Scalars  # gamma * inv
-    shifts: Integers  # of z, on top of e_z
-    n: int  # elements of a channel
+    scalars:  float64 [3, channels]: the mean, a real number, 1 / standard deviation, and gamma
+              times that
+    training: whether they are statistics of z
+    shifts:   of z by channels, on top of its exponents
+    """
+
+    scalars: Tensor
     training: bool
-
-
-def _samples(exponent: Exponent) -> Integers:
-    """Exponents of samples as [samples, 1]; of a whole tensor as [1, 1]."""
-    if isinstance(exponent, int):
-        return np.array([[exponent]])
-    return exponent.reshape(-1, 1).cpu().numpy()
+    shifts: Integers | int = 0
 
 
 def _statistics(
-    z: Tensor,
-    e_z: Exponent,
-    whole: Integers | None,
-    running: tuple[Tensor, Tensor],
-    momentum: float,
-    shifts: Integers,
+    z: Tensor, e_z: Tensor, running: tuple[Tensor, Tensor], momentum: float, shifts: Integers
 ) -> RunningUpdate:
-    """The sums of a shard, exact, or of samples at their largest exponent (12.2).
-
-    whole: `channel_stats` of z, where it has one exponent
-    """
+    """The sums of samples at their largest exponent (12.2)."""
     n = z.numel() // z.shape[1]
-    if isinstance(e_z, int):
-        assert whole is not None
-        return RunningUpdate(*running, momentum, whole[0], whole[1], n, e_z)
     s1, s2 = _sample_sums(z), _sample_sums(z.long() * z)
     own = e_z.view(-1, 1)
     live = own[s2.amax(1, keepdim=True) > 0]
@@ -168,6 +148,13 @@ def _statistics(
     s1, s2 = rows.scale(s1, by).sum(0), rows.scale(s2, 2 * by).sum(0)
     sums = (s1.cpu().numpy(), s2.cpu().numpy())
     return RunningUpdate(*running, momentum, *sums, n, common - GUARD, GUARD, shifts)
+
+
+def _samples(exponent: Exponent) -> Integers:
+    """Exponents of samples as [samples, 1]; of a whole tensor as [1, 1]."""
+    if isinstance(exponent, int):
+        return np.array([[exponent]])
+    return exponent.reshape(-1, 1).cpu().numpy()
 
 
 def _sample_sums(v: Tensor) -> Tensor:
@@ -188,51 +175,47 @@ def _normalized(
 ) -> tuple[BFPValue, tuple[_Channels]]:
     """z (bfp8) -> bfp8 by an integer multiply-add per channel, one rounding.
 
-    Statistics of the shard are exact sums (in evaluation the running ones). An affine function of a
-    code is largest at the smallest or the largest code, so the output's exponent follows from the
-    statistics, without a pass over the output.
+    Statistics of the shard are exact sums (in evaluation the running ones).
     """
     z, e_z, shifts = x.shifted()
+    bits, running = gamma.widths.values, (running_mean, running_var)
+    if isinstance(e_z, int):
+        states, given = (gamma.state(), beta.state()), None if training else running
+        part, scalars, sums = kernels.of(z).batch_norm(z, e_z, *states, given, eps, bits)
+        if training:
+            n = z.numel() // z.shape[1]
+            defer(RunningUpdate(*running, momentum, sums[0].numpy(), sums[1].numpy(), n, e_z))
+        return BFPValue(*part, bits), (_Channels(scalars, training),)
     up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
-    k = kernels.of(z)
-    whole = k.channel_stats(z).numpy() if isinstance(e_z, int) else None
     if training:
-        update = _statistics(z, e_z, whole, (running_mean, running_var), momentum, up)
-        centre, n = update.mean(), update.n
-        inv = 1.0 / np.sqrt(update.variance(n) + eps)
+        update = _statistics(z, e_z, running, momentum, up)
+        centre, inv = update.mean(), inverse(update.variance(update.n), eps)
         defer(update)
     else:
-        n = z.numel() // z.shape[1]
-        centre = running_mean.cpu().numpy().copy()
-        inv = _running_inverse(running_var, eps)
+        centre = running_mean.cpu().numpy()
+        inv = inverse(running_var.cpu().numpy(), eps)
     a = _scalars(gamma) * inv
-    channels = (_Channels(centre, inv, a, up, n, training),)
     alpha = np.ldexp(a, _samples(e_z) + up)
-    m, b, exponent = _multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
-    bits = gamma.widths.values
-    if whole is None:
-        acc, own = z.long() * _per_sample(m, z) + _per_sample(b, z), _per_sample(exponent, z)
-        return rounded(acc, own, bits, peaks), channels
-    common = int(exponent[0, 0])
-    largest = int(np.abs(whole[2:] * m + b).max())
-    if largest == 0:
-        return BFPValue(torch.zeros_like(z), formats.EXPONENT_MIN, bits), channels
-    by = requantize_shift(largest, common, bits)
-    coefficients = (torch.from_numpy(m[0]), torch.from_numpy(b[0]))
-    return BFPValue(k.channel_affine(z, *coefficients, -by), common + by, bits), channels
+    m, b, exponent = (
+        _per_sample(v, z) for v in multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
+    )
+    scalars = torch.from_numpy(np.stack([centre, inv, a]))
+    return rounded(z.long() * m + b, exponent, bits, peaks), (_Channels(scalars, training, up),)
 
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
     (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
-    (c,) = call.saved
+    (c,), wanted = call.saved, call.wanted[0]
+    if isinstance(e_g, int) and isinstance(e_z, int):
+        known = (c.scalars, c.training, wanted)
+        dx, *others = kernels.of(g).batch_norm_gradient(g, e_g, z, e_z, *known)
+        return None if dx is None else BFPValue(*dx), *(BFPValue(*part) for part in others)
+    centre, inv, _ = c.scalars.numpy()
     sg, sgz = _gradient_sums(g, e_g, z, e_z)
-    sgz = np.ldexp(sgz, c.shifts)
-    gg = (sgz - c.centre * sg) * c.inv
-    dgamma = _bfp32_of_scalars(gg, g.device)
-    dbeta = _bfp32_of_scalars(sg, g.device)
-    dx = _input_grad((g, e_g), (z, e_z), c, gg, sg) if call.wanted[0] else None
-    return dx, dgamma, dbeta
+    gg = (np.ldexp(sgz, c.shifts) - centre * sg) * inv
+    dgamma, dbeta = (BFPValue(*scalar_codes(v, g.device)) for v in (gg, sg))
+    return _input_grad((g, e_g), (z, e_z), c, gg, sg) if wanted else None, dgamma, dbeta
 
 
 BATCH_NORM = TrainingOperation(
@@ -247,9 +230,6 @@ def _per_sample(v: Integers, like: Tensor) -> Tensor:
 
 def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[Scalars, Scalars]:
     """The sums of g and of g * z of every channel, real numbers in binary64."""
-    if isinstance(e_g, int) and isinstance(e_z, int):
-        sums = kernels.of(g).channel_grad_sums(g, z).numpy().astype(np.float64)
-        return np.ldexp(sums[0], e_g), np.ldexp(sums[1], e_g + e_z)
     own, other = (torch.from_numpy(_samples(e)).to(g.device) for e in (e_g, e_z))
     s, e_s = rows.gathered(_sample_sums(g), own, 55)
     t, e_t = rows.gathered(_sample_sums(g.long() * z), own + other, 62)
@@ -259,71 +239,19 @@ def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[
     )
 
 
-def fits_of(v: Scalars, bits: int) -> Integers:
-    """`formats.fits` of every element; 0 for 0."""
-    fraction, exponent = np.frexp(v)
-    fit = np.where(fraction > 0.5, exponent - bits, exponent - 1 - bits)
-    return np.where(v == 0, 0, fit).astype(np.int64)
-
-
-def rounded_scalars(v: Scalars, exponent: Integers) -> Integers:
-    """rne(v * 2**-exponent)."""
-    return np.rint(np.ldexp(v, -exponent)).astype(np.int64)
-
-
-def _multiply_add(
-    alpha: Scalars, shift: Scalars, code_max: float, bits: int
-) -> tuple[Integers, Integers, Integers]:
-    """(M, B, e) with alpha * z + shift about (z * M + B) * 2**e for codes z.
-
-    alpha [samples, channels] (one sample where a tensor has one exponent), shift [channels]; M, B
-    and e are int64, e [samples, 1]. Batch norm is an affine function of its input's codes, so a
-    channel of it is one multiply-add of integers: both coefficients are rounded at one exponent e,
-    the smallest at which |z * M + B| <= 2**bits for |z| <= code_max, but for the roundings of M and
-    B (less than code_max together). What follows is one shift that rounds. With 30 bits the sum
-    fits int32, and rounding the coefficients moves it by at most 2**6, where an output code is
-    about 2**23. For example alpha = 0.75, shift = -10: the bound is 127 * 0.75 + 10 = 105.25 <=
-    2**7, so e = -23, M = 6291456 and B = -83886080; the code 100 gives 545259520, which is 65 at
-    the exponent 0. Raises RangeError where a coefficient is not finite.
-    """
-    bound = (code_max * np.abs(alpha) + np.abs(shift)).max(1, keepdims=True)
-    if not np.isfinite(bound).all():
-        raise RangeError(
-            "batch norm: the scale of a channel is not finite: expected running statistics, "
-            f"gamma and beta that give finite values, found {float(bound.max())}"
-        )
-    exponent = fits_of(bound, bits)
-    return rounded_scalars(alpha, exponent), rounded_scalars(shift, exponent), exponent
-
-
 def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) -> BFPValue:
-    """a * g + beta_z * z + gamma0 as one integer multiply-add a sample and one rounding.
+    """a * g + slope * z + offset as one integer multiply-add a sample and one rounding.
 
-    gg, sg: the sums of g * xhat and of g. The common exponent gives the largest `a` 24 bits, unless
-    the sum would leave 61 bits (training.md 7).
+    gg, sg: the sums of g * xhat and of g
     """
-    (g, e_g), (z, e_z) = grad, read
-    if not c.a.any():
+    (g, e_g), (z, e_z), scalars = grad, read, c.scalars.numpy()
+    if not scalars[2].any():
         return BFPValue(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
-    beta_z, gamma0 = np.zeros_like(c.a), np.zeros_like(c.a)
-    if c.training:
-        beta_z = -(c.a * ((gg / float(c.n)) * c.inv))
-        gamma0 = -(c.a * (sg / float(c.n))) - c.centre * beta_z
-    a, b = np.ldexp(c.a, _samples(e_g)), np.ldexp(beta_z, _samples(e_z) + c.shifts)
-    limit = float(formats.CODE_MAX[BITS[g.dtype]])
-    reach = (np.abs(a) * limit + 127.0 * np.abs(b) + np.abs(gamma0)).max(1, keepdims=True)
-    exponent = np.maximum(fits_of(np.abs(a).max(1, keepdims=True), 24), fits_of(reach, 61))
-    abc = [rounded_scalars(v, exponent) for v in (a, b, gamma0)]
-    if isinstance(e_g, int) and isinstance(e_z, int):
-        stacked = torch.from_numpy(np.stack([v[0] for v in abc]))
-        return BFPValue(*kernels.of(g).batch_norm_grad(g, z, stacked, int(exponent[0, 0])))
+    slope, offset = input_slopes(scalars, gg, sg, z.numel() // z.shape[1], c.training)
+    a, b = np.ldexp(scalars[2], _samples(e_g)), np.ldexp(slope, _samples(e_z) + c.shifts)
+    abc, exponent = gradient_coefficients(a, b, offset, formats.CODE_MAX[BITS[g.dtype]])
     aq, bq, cq = (_per_sample(v, g) for v in abc)
     return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
-
-
-def _running_inverse(running_var: Tensor, eps: float) -> Scalars:
-    with np.errstate(invalid="ignore", divide="ignore"):  # `_multiply_add` tells
-        return 1.0 / np.sqrt(running_var.cpu().numpy() + eps)
 
 
 def frozen_affine(
@@ -338,9 +266,9 @@ def frozen_affine(
 
     |z * M + B| < 2**24 for every 8-bit code z. Not finite: RangeError.
     """
-    a = _scalars(gamma) * _running_inverse(running_var, eps)
+    a = _scalars(gamma) * inverse(running_var.cpu().numpy(), eps)
     shift = _scalars(beta) - running_mean.cpu().numpy() * a
-    m, b, exponent = _multiply_add(np.ldexp(a, [[e_z]]), shift, 128.0, FROZEN_BITS)
+    m, b, exponent = multiply_add(np.ldexp(a, [[e_z]]), shift, 128.0, FROZEN_BITS)
     return torch.from_numpy(m[0]), torch.from_numpy(b[0]), int(exponent[0, 0])
 
 

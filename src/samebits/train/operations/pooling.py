@@ -11,16 +11,15 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import Window, rows
+from samebits.kernels import Window
 from samebits.kernels.averages import Averages, adaptive_averages, window_averages
 from samebits.kernels.geometry import Pair, pair
-from samebits.kernels.rows import Exponent
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import line, over_lines
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, bfp32
+from samebits.train.value import BFPValue
 
 
 def _maxima(x: BFPValue, window: Window) -> tuple[BFPValue, tuple[Tensor]]:
@@ -74,10 +73,7 @@ def _check_window(what: str, x: BFPTensor, window: Window) -> None:
 
 def _means(x: BFPValue, means: Averages) -> BFPValue:
     """Window means: exact sums, one rounding."""
-    acc, largest = window_sums(x.codes, means)
-    if means.factors is not None:
-        acc = acc * torch.tensor(means.factors, device=acc.device)
-        largest = kernels.of(acc).largest_of(acc)
+    acc, largest = kernels.of(x.codes).window_sums(x.codes, means)
     return narrowed(acc, x.exponent, x.bits, x.shifts, means.common, largest)
 
 
@@ -85,41 +81,12 @@ def _means_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, means = call.arguments
     g, e_g = grad.resolved()
     k = kernels.of(g)
-    if means.factors is not None:
-        g = g.long() * torch.tensor(means.factors, device=g.device)
-    if means.window is not None:
-        acc, largest = k.window_sum_grad(g, x.shape, means.window)
-    else:
-        acc, largest = k.span_sum(g, *means.holders(*x.shape[2:]))
+    acc, largest = k.window_sums_grad(g, x.shape, means)
     bits = 30 + means.common.bit_length() - means.largest.bit_length()
-    return divided(acc, largest, e_g, means.common, bits)
+    return BFPValue(*k.divided(acc, largest, e_g, means.common, bits))
 
 
 AVERAGE_POOL = TrainingOperation("AveragePool", _means, _means_gradient)
-
-
-def divided(
-    acc: Tensor, largest: int | None, exponent: Exponent, divisor: int, bits: int
-) -> BFPValue:
-    """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7).
-
-    largest: max|acc|, where it is known
-    """
-    k = kernels.of(acc)
-    if isinstance(exponent, Tensor):
-        rows_up = (bits - rows.bit_length(rows.largest(acc, exponent.shape))).clamp(min=0)
-        return bfp32(k.divide(acc << rows_up, divisor), exponent - rows_up)
-    top = k.largest_of(acc) if largest is None else largest
-    up = max(0, bits - top.bit_length())
-    return bfp32(k.divide(acc << up, divisor), exponent - up)
-
-
-def window_sums(codes: Tensor, means: Averages) -> tuple[Tensor, int]:
-    """The sum of 8-bit codes over each window, int64 [n, c, oh, ow], and the largest magnitude."""
-    k = kernels.of(codes)
-    if means.window is not None:
-        return k.window_sum(codes, means.window)
-    return k.span_sum(codes, means.rows, means.columns)
 
 
 def avg_pool2d(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
@@ -19,7 +20,6 @@ from samebits.train.operations.copies import added, copies
 from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
-from samebits.train.operations.pooling import divided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import BFPValue
@@ -181,7 +181,9 @@ def _interpolated_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     g, e_g = grad.resolved()
     acc = down.back(across.back(g.long(), 3, x.shape[3]), 2, x.shape[2])
     divisor = down.whole * across.whole
-    return divided(acc, None, e_g, divisor, 30 + divisor.bit_length())
+    k = kernels.of(acc)
+    largest = k.largest_of(acc) if isinstance(e_g, int) else 0
+    return BFPValue(*k.divided(acc, largest, e_g, divisor, 30 + divisor.bit_length()))
 
 
 INTERPOLATE = TrainingOperation("Interpolate", _interpolated, _interpolated_gradient)
