@@ -18,7 +18,13 @@ from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.averages import Averages, Factors, Spans
 from samebits.kernels.clips import clip_codes
-from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
+from samebits.kernels.geometry import (
+    ConvShape,
+    Window,
+    requantize_shift,
+    shorten_shift,
+    smallest_exponent,
+)
 from samebits.kernels.moments import Update
 from samebits.kernels.norm import BatchNorms, per_channel
 from samebits.kernels.protocol import (
@@ -34,6 +40,7 @@ from samebits.kernels.protocol import (
     SGDTerms,
     Shifts,
     Sum,
+    WholePart,
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.update import update_rows
@@ -87,6 +94,18 @@ class Eager(BatchNorms):
         elif exponent > 0:
             v, exponent = v.clamp(-limit, limit), min(exponent, 15)
         return self.scale(v, exponent).clamp(-limit, limit)
+
+    def quantize(self, x: Tensor, bits: int) -> WholePart:
+        low, high = torch.aminmax(x) if x.numel() else (0.0, 0.0)  # NaN comes through
+        exponent = smallest_exponent(max(-float(low), float(high)), bits)
+        # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it
+        # holds the factor and the codes.
+        narrow = x.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
+        codes = torch.round(times_power(x if narrow else x.double(), -exponent))
+        return codes.to(CODE_TYPE[bits]), exponent
+
+    def times(self, v: Tensor, factor: int) -> Tensor:
+        return v.long() * factor
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         v = v.long()

@@ -34,7 +34,7 @@ from samebits.kernels.memory import (
     word_pointer,
 )
 from samebits.kernels.moments import Draw, Update
-from samebits.kernels.protocol import BITS, Entropy, SGDTerms
+from samebits.kernels.protocol import BITS, SGDTerms
 from samebits.kernels.rows import Exponent
 from samebits.spec.formats import EXPONENT_MIN
 from samebits.spec.philox import MASK
@@ -261,32 +261,6 @@ def windows_struct(
     _, h, w, _, oh, ow = sizes
     tables = ((spans, 2 * (oh + ow)), (before, h + w), (after, oh + ow))
     return STRUCTS["Windows"](*sizes, *(pointer(v, count, I64) for v, count in tables))
-
-
-def entropy(
-    c: SimpleNamespace,
-    z: Tensor,
-    exponent: int,
-    target: Tensor | None,
-    divisor: int,
-    amounts: Tensor | None,
-) -> Entropy:
-    """`Kernels.cross_entropy` of targets, or without them `Kernels.weighed_entropy` of amounts."""
-    z = integers(z, I32).contiguous()
-    n, classes = z.shape
-    chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
-    scratch, logs, distances = (z.new_empty(size, dtype=I64) for size in (classes, n, n))
-    found = Entropy(z.new_empty(z.shape), logs, distances)
-    of_z, of_classes = pointer(z, n * classes, I32), pointer(chosen, n, I64)
-    places = (
-        pointer(given, n * classes, I64),
-        *table_pointers(),
-        pointer(scratch, classes, I64),
-        pointer(found.codes, n * classes, I32),
-        *(pointer(v, n, I64) for v in (logs, distances)),
-    )
-    c.samebits_entropy(of_z, n, classes, exponent, of_classes, divisor, *places)
-    return found
 
 
 def table_pointers() -> tuple[int | None, ...]:

@@ -16,7 +16,7 @@ from samebits.errors import InputError
 
 I8, I16, I32, I64 = torch.int8, torch.int16, torch.int32, torch.int64
 LAST = torch.channels_last
-U8, BOOL, F64 = torch.uint8, torch.bool, torch.float64
+U8, BOOL, F32, F64 = torch.uint8, torch.bool, torch.float32, torch.float64
 GRADIENT = (I16, I32)  # types of a gradient's codes
 SUMS = (I32, I64)
 INTEGERS = (I8, I16, I32, I64)

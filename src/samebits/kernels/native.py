@@ -16,7 +16,6 @@ from torch import Tensor
 from samebits.kernels.geometry import ConvShape, shorten_shift
 from samebits.kernels.library import (
     conv_struct,
-    entropy,
     grid_of,
     in_two_passes,
     load,
@@ -276,12 +275,37 @@ class Native(NativePools):
     ) -> Entropy:
         if isinstance(exponent, Tensor):
             return super().cross_entropy(z, exponent, target, divisor)
-        return entropy(self._c, z, exponent, target, divisor, None)
+        return self._entropy(z, exponent, target, divisor, None)
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         if isinstance(exponent, Tensor):
             return super().weighed_entropy(z, exponent, amounts)
-        return entropy(self._c, z, exponent, None, 1, amounts)
+        return self._entropy(z, exponent, None, 1, amounts)
+
+    def _entropy(
+        self,
+        z: Tensor,
+        exponent: int,
+        target: Tensor | None,
+        divisor: int,
+        amounts: Tensor | None,
+    ) -> Entropy:
+        """Of targets, or without them of amounts."""
+        z = integers(z, I32).contiguous()
+        n, classes = z.shape
+        chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
+        scratch, logs, distances = (z.new_empty(size, dtype=I64) for size in (classes, n, n))
+        found = Entropy(z.new_empty(z.shape), logs, distances)
+        of_z = (pointer(z, n * classes, I32), n, classes, self._at(exponent))
+        places = (
+            pointer(given, n * classes, I64),
+            *table_pointers(),
+            pointer(scratch, classes, I64),
+            pointer(found.codes, n * classes, I32),
+            *(pointer(v, n, I64) for v in (logs, distances)),
+        )
+        self._run(self._c.samebits_entropy, *of_z, pointer(chosen, n, I64), divisor, *places)
+        return found
 
     def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
         z = integers(z, I32).contiguous()

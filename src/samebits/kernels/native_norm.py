@@ -78,6 +78,22 @@ class NativeNorm(NativeLSTM):
         part = None if dx is None else (unrows(dx), e_x[0])
         return part, (dgamma, e_gamma[0]), (dbeta, e_beta[0])
 
+    def running_statistics(
+        self,
+        running: tuple[Tensor, Tensor],
+        sums: tuple[Tensor, Tensor],
+        n: int,
+        e_z: int,
+        by: float,
+    ) -> None:
+        if any(v.dtype != F64 or not v.is_cpu for v in running):
+            return super().running_statistics(running, sums, n, e_z, by)
+        channels = running[0].numel()
+        buffers = (pointer(v, channels, F64) for v in running)
+        places = (*buffers, channels, *(pointer(v, channels, I64) for v in sums))
+        self._run(self._c.samebits_running_statistics, *places, n, self._at(e_z), by)
+        return None
+
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
         g, z = rows(g), rows(z)
         channels = z.shape[-1]

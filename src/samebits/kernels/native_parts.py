@@ -16,6 +16,7 @@ from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import not_finite
 from samebits.kernels.library import failure
 from samebits.kernels.memory import (
+    F32,
     GRADIENT,
     I8,
     I16,
@@ -28,7 +29,7 @@ from samebits.kernels.memory import (
     like,
     pointer,
 )
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -90,6 +91,24 @@ class NativeParts(Eager):
         of_v = (pointer(v, n, *INTEGERS), BITS_OF[v.dtype], n)
         self._run(self._c.samebits_largest, *of_v, largest, _threads())
         return largest[0]
+
+    def quantize(self, x: Tensor, bits: int) -> WholePart:
+        """Numbers of 32 bits as codes of at most 8."""
+        if x.dtype is not F32 or bits > 8:
+            return super().quantize(x, bits)
+        x, n = dense(x), x.numel()
+        codes, own = torch.empty_like(x, dtype=I8), self._out()
+        places = (pointer(x, n, F32), n, bits, pointer(codes, n, I8), own)
+        self._run(self._c.samebits_quantize, *places)
+        return codes, own[0]
+
+    def times(self, v: Tensor, factor: int) -> Tensor:
+        if v.dtype is not I32:
+            return super().times(v, factor)
+        v, n = dense(v), v.numel()
+        out = torch.empty_like(v, dtype=I64)
+        self._run(self._c.samebits_times, pointer(v, n, I32), n, factor, pointer(out, n, I64))
+        return out
 
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1

@@ -32,6 +32,12 @@ def variance_of(spread: Scalars, divisor: int, exponent: Integers | int) -> Scal
     return np.ldexp(spread / float(divisor), 2 * exponent)
 
 
+def moved_statistics(old: Tensor, new: Scalars, by: float) -> Scalars:
+    """(1 - by) * old + by * new."""
+    moved: Scalars = (1.0 - by) * old.cpu().numpy() + by * new
+    return moved
+
+
 def spread_of(s1: Integers, s2: Integers, n: int) -> Scalars:
     """n * S2 - S1 * S1 of codes without guard bits, below 2**24 * 2**38: exact, rounded once."""
     return (n * s2 - s1 * s1).astype(np.float64)
@@ -198,6 +204,19 @@ class BatchNorms(Vectors):
         acc = self._channel_products(g, z, torch.from_numpy(np.concatenate(abc)))
         codes, own = self.shorten(acc, self.largest_of(acc), int(exponent[0, 0]))
         return (codes, int(own)), dgamma, dbeta
+
+    def running_statistics(
+        self,
+        running: tuple[Tensor, Tensor],
+        sums: tuple[Tensor, Tensor],
+        n: int,
+        e_z: int,
+        by: float,
+    ) -> None:
+        s1, s2 = (v.numpy() for v in sums)
+        new = mean_of(s1, n, e_z), variance_of(spread_of(s1, s2, n), n * (n - 1), e_z)
+        for buffer, value in zip(running, new, strict=True):
+            buffer.copy_(torch.from_numpy(moved_statistics(buffer, value, by)))
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
         return torch.stack([self.channel_sum(g), self.channel_sum(g.long() * z.long())]).cpu()

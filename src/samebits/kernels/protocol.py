@@ -139,6 +139,15 @@ class Kernels(Protocol):
     def largest_of(self, v: Tensor) -> int:
         """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""
 
+    def quantize(self, x: Tensor, bits: int) -> WholePart:
+        """Real numbers as codes with the smallest exponent in [-128, 127], one rounding (1.1, 5).
+
+        Raises RangeError for numbers that are not finite, or ask for a larger exponent.
+        """
+
+    def times(self, v: Tensor, factor: int) -> Tensor:
+        """v * factor, int64, of integers whose products it holds."""
+
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
 
@@ -272,6 +281,19 @@ class Kernels(Protocol):
 
         scalars: those of the forward pass; training: whether they are statistics of z. Raises
         RangeError where a number is not finite.
+        """
+
+    def running_statistics(
+        self,
+        running: tuple[Tensor, Tensor],
+        sums: tuple[Tensor, Tensor],
+        n: int,
+        e_z: int,
+        by: float,
+    ) -> None:
+        """(1 - by) * old + by * new of mean and variance, float64 [channels], in place.
+
+        New ones are those of n codes, of which `sums` are the sum and that of squares, int64.
         """
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ MOST_AXES = 8  # of `samebits_copy`
 TYPES: dict[torch.dtype, Any] = {
     torch.int8: ctypes.c_int8, torch.uint8: ctypes.c_uint8, torch.int16: ctypes.c_int16,
     torch.int32: ctypes.c_int32, torch.int64: ctypes.c_int64, torch.float64: ctypes.c_double,
+    torch.float32: ctypes.c_float,
 }  # fmt: skip
 _threads = torch.get_num_threads
 aten: Any = torch.ops.aten
@@ -247,8 +248,9 @@ class RoutineRecorder(Native):
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Write down the calls of a part, in a with block. Raises NotRecordableError in it."""
-        self._part = self._calls[name] = []
+        """Write down the calls of a part, or more of them, in a with block. Raises
+        NotRecordableError in it."""
+        self._part = self._calls.setdefault(name, [])
         memory.WATCHED.append(self._kept.append)
         try:
             with _Torch(self):
@@ -278,6 +280,11 @@ class RoutineRecorder(Native):
         layout = _Words(tuple(word for axis in strides for word in axis))
         sides = [(memory.address_of(v), BITS_OF[v.dtype]) for v in (source, target)]
         self._run(self._c.samebits_copy, *sides[0], *sides[1], target.dim(), layout)
+
+    def are_classes(self, target: Tensor, classes: int) -> None:
+        """A call that fails where a class index is none."""
+        place = memory.pointer(target, n := target.numel(), torch.int64)
+        self._run(self._c.samebits_are_classes, place, n, classes)
 
     def finish(self, *results: Tensor) -> Routine:
         """The routine of all that was written down.

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Protocol, Self
 
+from torch import Tensor
+
 
 class ShardUpdate(Protocol):
     """A change that one shard makes to the running state of one layer.
@@ -14,6 +16,10 @@ class ShardUpdate(Protocol):
     Shards are applied in shard order, whoever computed them, so that every worker holds the same
     state (training.md 5, 8 and 12.4).
     """
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """The layer's buffers that it changes."""
 
     def apply(self) -> None:
         """Change the layer's buffers."""

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from samebits.errors import NonFiniteError
+from samebits import kernels
+from samebits.errors import NonFiniteError, RangeError
 from samebits.kernels import rows
 from samebits.kernels.geometry import smallest_exponent
 from samebits.kernels.protocol import CODE_TYPE, Part
@@ -39,12 +40,11 @@ def quantize_real(x: Tensor, bits: int, name: str) -> Part:
     RangeError for values that ask for a larger exponent.
     """
     values = x.detach()
-    exponent = smallest_exponent(largest_magnitude(values, name), bits)
-    # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it holds
-    # the factor and the codes.
-    narrow = values.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
-    codes = torch.round(times_power(values if narrow else values.double(), -exponent))
-    return codes.to(CODE_TYPE[bits]), exponent
+    try:
+        return kernels.of(values).quantize(values, bits)
+    except RangeError:
+        largest_magnitude(values, name)  # knows where one is that is not finite
+        raise
 
 
 def quantize_rows(x: Tensor, bits: int, name: str) -> Part:

@@ -23,6 +23,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
+from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, called, forward
 from samebits.train.sums import Sums
@@ -103,11 +104,18 @@ PlacedPart = tuple[Tensor, Place]  # codes, and the place of their exponent
 
 
 @dataclass(frozen=True)
-class _Gradient:
+class PlacedGradient:
     """Where a routine leaves a gradient: its parts, and of each its bound or the bound's place."""
 
     parts: tuple[PlacedPart, ...]
     bounds: tuple[int | Place | None, ...]
+
+    @staticmethod
+    def of(gradient: BFPValue, routine: Routine) -> PlacedGradient:
+        """The places of a gradient that was recorded."""
+        parts = ((routine.tensor(codes), place_of(e)) for codes, e in gradient.parts)
+        bounds = (place_of(b) if isinstance(b, RoutineNumber) else b for b in gradient.bounds)
+        return PlacedGradient(tuple(parts), tuple(bounds))
 
     def value(self) -> BFPValue:
         """The gradient, in memory of its own."""
@@ -148,13 +156,12 @@ class RecordedPasses:
     result: PlacedPart
     largest: Place | None
     grad: PlacedPart | None
-    gradients: list[_Gradient | None]
+    gradients: list[PlacedGradient | None]
     updates: list[_PlacedUpdate]
 
     def fits(self, x: Any, weights: Sequence[Weight]) -> bool:
         """Whether operands lie where the routine reads them, or can be put there."""
-        own = (t for w in weights for t in (w.parts[0][0], w.delayed, w.cell))
-        return all(map(operator.is_, self.states, own))
+        return all(map(operator.is_, self.states, state_of(weights)))
 
     def forward(self, x: BFPValue) -> BFPValue | None:
         """The output in memory of its own; None where the routine could not end."""
@@ -208,7 +215,7 @@ def record(
     codes, exponent = x.whole()
     results = [recorder.made(torch.empty_like(codes).copy_(codes))]
     x_cell = recorder.input_cell(exponent)
-    value, states = x.with_part(results[0], x_cell), [_as_recorded(w, recorder) for w in weights]
+    value, states = x.with_part(results[0], x_cell), [as_recorded(w, recorder) for w in weights]
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         output, kept = forward(graph, value, states, grad is not None)
     results += [torch.from_numpy(v) for update in updates for v in _arrays(update).values()]
@@ -226,23 +233,17 @@ def record(
     routine = recorder.finish(*results)
 
     def placed(part: Any) -> PlacedPart:
-        return routine.tensor(part[0]), _place(part[1])
-
-    def gradient(g: BFPValue | None) -> _Gradient | None:
-        if g is None:
-            return None
-        bounds = (_place(b) if isinstance(b, RoutineNumber) else b for b in g.bounds)
-        return _Gradient(tuple(map(placed, g.parts)), tuple(bounds))
+        return routine.tensor(part[0]), place_of(part[1])
 
     passes = RecordedPasses(
         routine,
-        [t for w in weights for t in (w.parts[0][0], w.delayed, w.cell)],
+        state_of(weights),
         placed((results[0], x_cell)),
         output,
         placed(found),
-        None if top is None else _place(top),
+        None if top is None else place_of(top),
         None if given is None else placed(given),
-        [gradient(g) for g in gradients],
+        [None if g is None else PlacedGradient.of(g, routine) for g in gradients],
         [_placed_update(update, routine) for update in updates],
     )
     _prove(passes, graph, x, weights, grad)
@@ -258,20 +259,30 @@ def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
     arrays = {
         name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in _arrays(update).items()
     }
-    numbers = {n: _place(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
+    numbers = {n: place_of(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
     return _PlacedUpdate(update, arrays, numbers)
 
 
-def _place(cell: int) -> Place:
+def state_of(weights: Sequence[Weight]) -> list[Tensor]:
+    """The tensors of weights."""
+    return [t for w in weights for t in (w.parts[0][0], w.delayed, w.cell)]
+
+
+def place_of(cell: Exponent) -> Place:
+    """Where a routine leaves a number."""
     assert isinstance(cell, RoutineNumber)
     return Place.from_address(cell.place)
 
 
 def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) -> None:
-    """NotRecordableError for operands whose numbers do not lie in memory as one part."""
     if not isinstance(x, BFPValue):
         raise NotRecordableError("the input is no BFP tensor")
-    for value in (x, *weights, *([] if grad is None else [grad])):
+    check_values(x, *weights, *([] if grad is None else [grad]))
+
+
+def check_values(*values: BFPValue) -> None:
+    """NotRecordableError for values whose numbers do not lie in memory as one part."""
+    for value in values:
         if value.by_rows:
             raise NotRecordableError("exponents are by rows")
         if value.sums is not None or len(value.parts) != 1 or value.allowed is not None:
@@ -280,7 +291,7 @@ def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) ->
             raise NotRecordableError(f"tensors are on {value.device}")
 
 
-def _as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
+def as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
     """A weight whose exponent is read where it lies."""
     cell = recorder.cell_at(address_of(weight.cell))
     return Weight(weight.codes, cell, weight.delayed, weight.widths, weight.cell)
@@ -302,8 +313,8 @@ def _prove(
     the routine was recorded would show. Raises NotRecordableError where a bit differs.
     """
     others = x.with_part(*_other(x.parts[0], 2)), None if grad is None else _other_grad(grad)
-    for moved, (own, g) in ((False, (x, grad)), (True, others)):
-        with _moved(weights) if moved else contextlib.nullcontext(weights) as states:
+    for other, (own, g) in ((False, (x, grad)), (True, others)):
+        with moved(weights) if other else contextlib.nullcontext(weights) as states:
             _compare(passes, graph, own, states, g)
 
 
@@ -315,7 +326,7 @@ def _compare(
     grad: BFPValue | None,
 ) -> None:
     """One run beside one walk."""
-    with deferred_updates() as moved:
+    with deferred_updates() as own_updates:
         found = passes.forward(x)
     try:
         with deferred_updates() as updates:
@@ -325,7 +336,7 @@ def _compare(
         raise NotRecordableError("a proof leaves the range of exponents") from None
     if found is None or not same_parts(found.resolved(), output.resolved()):
         raise NotRecordableError("the routine gives another output than the walk")
-    if [u.to_bytes() for u in moved] != [u.to_bytes() for u in updates]:
+    if [u.to_bytes() for u in own_updates] != [u.to_bytes() for u in updates]:
         raise NotRecordableError("the routine gives other running state than the walk")
     own = [] if grad is None else passes.backward(grad)
     if own is None or not all(map(_is_same, own, expected)):
@@ -349,7 +360,7 @@ def _other_grad(grad: BFPValue) -> BFPValue:
 
 
 @contextlib.contextmanager
-def _moved(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
+def moved(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
     """Weights whose exponents are one more or less inside a with block, in memory, too."""
     steps = [1 - 2 * (place % 2) for place in range(len(weights))]
     places = [Place.from_address(address_of(w.cell)) for w in weights]

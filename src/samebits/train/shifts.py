@@ -62,6 +62,11 @@ class PeakUpdate:
     peaks: Tensor
     seen: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """The layer's largest magnitudes."""
+        return (self.peaks,)
+
     def apply(self) -> None:
         """The larger of what was seen and 31/32 of what was there."""
         old = self.peaks.cpu().numpy()

@@ -54,13 +54,13 @@ static int64_t powers(const int32_t *z, int64_t c, int64_t top, int64_t exponent
 /* Gradient codes of logits [n][c], for class indices (6.2, a row of the target -1 does not count)
  * or, where `target` is null, for the amounts a [n][c] (6.3); log2(S) - 24 and the sum of distances
  * of every row. `p` is scratch of c numbers. */
-void samebits_entropy(const int32_t *z, int64_t n, int64_t c, int64_t exponent,
+void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exponent,
                       const int64_t *target, int64_t divisor, const int64_t *a, const int64_t *t1,
                       const int64_t *t2, int64_t *p, int32_t *out, int64_t *logs, int64_t *d) {
     for (int64_t r = 0; r < n; r++, z += c, out += c) {
         int64_t top = z[0];
         for (int64_t j = 1; j < c; j++) top = SAMEBITS_MAX(top, z[j]);
-        const int64_t total = powers(z, c, top, exponent, t1, t2, p);
+        const int64_t total = powers(z, c, top, *exponent, t1, t2, p);
         logs[r] = log2_24(total);
         if (target) {
             const int64_t y = target[r], by = total * divisor;

@@ -289,6 +289,21 @@ static int coefficients(double *real, double *reach, int64_t c, int64_t e_g, int
     return FINE;
 }
 
+/* Moves the running mean and variance [c] by a shard: s1, s2: the sums of n codes z, and of z * z,
+ * whose exponent is *e_z (5). */
+void samebits_running_statistics(double *mean, double *variance, int64_t c, const int64_t *s1,
+                                 const int64_t *s2, int64_t n, const int64_t *e_z,
+                                 double momentum) {
+    double count = (double)n, divisor = (double)(n * (n - 1));
+    for (int64_t k = 0; k < c; k++) {
+        int64_t whole = n * s2[k] - s1[k] * s1[k];
+        double centre = times_power((double)s1[k] / count, *e_z);
+        double spread = times_power((double)whole / divisor, 2 * *e_z);
+        mean[k] = (1.0 - momentum) * mean[k] + momentum * centre;
+        variance[k] = (1.0 - momentum) * variance[k] + momentum * spread;
+    }
+}
+
 /* The gradients of gamma and beta, and where dx is not NULL that of z [rows][c], all as codes of 32
  * bits, from a gradient g of `width` bits. scalars [3][c]: those of the forward pass; training:
  * whether they are statistics of z. NOT_FINITE: the bits stand in e_gamma. */

@@ -7,6 +7,7 @@
 #include "exponent.h"
 #include "parallel.h"
 #include "parts.h"
+#include "real.h"
 
 /* a + sign * b, of exponents. */
 void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *sum) {
@@ -118,6 +119,42 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
     samebits_add_grad(sides, count, n, -by, codes, threads);
     free(sides);
     return FINE;
+}
+
+/* Real numbers as codes of `bits` bits, 4 to 8, with the smallest exponent that holds the largest (1.1
+ * and 5): one rounding. NOT_FINITE: the bits of such a number stand in `own`. */
+int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
+    float top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float size = v[i] < 0 ? -v[i] : v[i];
+        if (size > top || size != size) top = size;
+    }
+    if (!is_finite(top)) {
+        *own = bits_of(top);
+        return NOT_FINITE;
+    }
+    *own = EXPONENT_MIN;
+    if (top != 0) {
+        Scaled s = scaled_of(top);
+        *own = s.exponent + requantize_by(s.mantissa, s.exponent, bits);
+    }
+    if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
+    /* The factor is a power of two that binary64 has: every product is exact. */
+    double factor = power_of_two(-*own);
+    for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest((double)v[i] * factor);
+    return FINE;
+}
+
+/* out = codes * factor, whose product fits 62 bits. */
+void samebits_times(const int32_t *codes, int64_t n, int64_t factor, int64_t *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = codes[i] * factor;
+}
+
+/* Whether all class indices are in [0, classes): else OUT_OF_RANGE. */
+int samebits_are_classes(const int64_t *target, int64_t n, int64_t classes) {
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < n; i++) wrong |= target[i] < 0 || target[i] >= classes;
+    return wrong ? OUT_OF_RANGE : FINE;
 }
 
 /* --- products (5 and 7) ---------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ def _difference_loss(
 
 def _difference_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     codes, exponent, factor = call.saved
-    return gradient_of(*times(codes.long(), exponent, factor), grad)
+    return gradient_of(*times(codes.long(), exponent, factor), float(grad))
 
 
 DIFFERENCE_LOSS = TrainingOperation(

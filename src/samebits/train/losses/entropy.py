@@ -43,12 +43,22 @@ def _class_entropy(
     """
     z, e_z = logits.resolved()
     found = kernels.of(z).cross_entropy(z, e_z, target, count or 1)
-    loss = LN_2 * real(softmax.loss_units(found.logs, None, found.distances, e_z), -24)
-    return reported(loss if count is None else loss / float(count)), (found.codes,)
+    return reported(entropy_value(found.logs, found.distances, e_z, count)), (found.codes,)
+
+
+def entropy_value(
+    logs: Tensor, distances: Tensor, exponent: int | Tensor, count: int | None
+) -> float:
+    """The loss that a cross-entropy's numbers tell (6.1), of logits of an exponent.
+
+    count: what divides; None: it is a sum
+    """
+    loss = LN_2 * real(softmax.loss_units(logs, None, distances, exponent), -24)
+    return loss if count is None else loss / float(count)
 
 
 def _class_entropy_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
-    return gradient_of(call.saved[0].long(), -24, grad)
+    return gradient_of(call.saved[0], -24, float(grad))
 
 
 CROSS_ENTROPY = TrainingOperation(
@@ -86,7 +96,7 @@ def _binary_entropy(
 def _weighed_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     _, _, x, divisor = call.arguments
     factor = None if divisor is None else 1.0 / divisor
-    return gradient_of(*times(call.saved[0].long(), x - GRID, factor), grad)
+    return gradient_of(*times(call.saved[0].long(), x - GRID, factor), float(grad))
 
 
 WEIGHED_ENTROPY = TrainingOperation(

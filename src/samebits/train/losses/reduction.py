@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec import formats
 from samebits.train.tensor import BFPTensor
@@ -67,19 +68,16 @@ def times(acc: Tensor, exponent: int, factor: float | None) -> tuple[Tensor, int
     return acc * m, exponent + x
 
 
-def gradient_of(acc: Tensor, exponent: int, incoming: Tensor) -> BFPValue:
-    """acc * 2**exponent times the incoming scalar (as a 16-bit coefficient), bfp32.
+def gradient_of(acc: Tensor, exponent: int, factor: float) -> BFPValue:
+    """acc * 2**exponent times the incoming factor (as a 16-bit coefficient), bfp32.
 
-    1 is left out. Raises RangeError for a scalar that is not finite.
+    1 is left out. Raises RangeError for a factor that is not finite.
     """
-    factor = float(incoming)
     if not math.isfinite(factor):
         raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
-    if factor == 0:
-        return bfp32(acc * 0, exponent)
-    if factor != 1.0:
-        acc, exponent = times(-acc if factor < 0 else acc, exponent, abs(factor))
-    return bfp32(acc, exponent)
+    m, x = (int(factor), 0) if factor in (0.0, 1.0) else formats.coefficient(abs(factor))
+    signed = -m if factor < 0 else m
+    return bfp32(kernels.of(acc).times(acc, signed), exponent + x)
 
 
 def real(total: int, exponent: int) -> float:

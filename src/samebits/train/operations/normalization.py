@@ -20,9 +20,9 @@ from samebits.kernels.norm import (
     inverse,
     joint_scalars,
     mean_of,
+    moved_statistics,
     multiply_add,
     scalar_codes,
-    spread_of,
     variance_of,
 )
 from samebits.kernels.protocol import BITS, Part
@@ -67,13 +67,21 @@ class RunningUpdate:
     guard: int = 0
     shifts: Integers | int = 0
 
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """Mean and variance."""
+        return self.running_mean, self.running_var
+
     def apply(self) -> None:
         """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
-        var = self.variance(self.n - 1)
-        for buffer, value in ((self.running_mean, self.mean()), (self.running_var, var)):
-            old = buffer.cpu().numpy()
-            new = (1.0 - self.momentum) * old + self.momentum * value
-            buffer.copy_(torch.from_numpy(new))
+        running = (self.running_mean, self.running_var)
+        if self.guard == 0:
+            sums = (torch.from_numpy(self.s1), torch.from_numpy(self.s2))
+            k = kernels.of(self.running_mean)
+            k.running_statistics(running, sums, self.n, self.exponent, self.momentum)
+            return
+        for buffer, new in zip(running, (self.mean(), self.variance(self.n - 1)), strict=True):
+            buffer.copy_(torch.from_numpy(moved_statistics(buffer, new, self.momentum)))
 
     def mean(self) -> Scalars:
         """The mean of every channel, a real number."""
@@ -85,8 +93,6 @@ class RunningUpdate:
 
     def spread(self) -> Scalars:
         """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
-        if self.guard == 0:
-            return spread_of(self.s1, self.s2, self.n)
         pairs = zip(self.s1.tolist(), self.s2.tolist(), strict=True)
         return np.array([float(self.n * s2 - s1 * s1) for s1, s2 in pairs])
 

@@ -1,0 +1,118 @@
+"""Whole steps as routines: loss, gradients and running state of the parts that they are made of."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from samebits import kernels
+from samebits.kernels.routine import NotRecordableError
+from samebits.train import convert, cross_entropy, model_input
+from samebits.train.architectures import build, initialise
+from samebits.train.recording import record
+from samebits.train.value import same_parts
+from samebits.train.whole import record_step
+
+NETS = {
+    "lines": lambda: (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5)), (6,)),
+    **{
+        name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
+        for name, shape in (("cnn", (1, 8, 8)), ("resnet8", (3, 16, 16)))
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def native():
+    if kernels.realisation() != "native":
+        pytest.skip("no native kernels")
+
+
+def drawn(shape, seed, samples=6):
+    generator = torch.Generator().manual_seed(seed)
+    images = 2.0 ** (seed % 9 - 4) * torch.randn((samples, *shape), generator=generator)
+    return images, torch.randint(0, 5, (samples,), generator=generator)
+
+
+def recorded(name):
+    """A model, its graph, the whole step, and the shape of a sample."""
+    model, shape = NETS[name]()
+    initialise(model, 1)
+    model = convert(model).train()
+    images, target = drawn(shape, 0)
+    graph = record(model, model_input(model, images))
+    before = {name: v.clone() for name, v in model.named_buffers()}
+    weights = [p.value for p in graph.parameters]
+    step = record_step(graph, images, target, weights, 8)
+    assert all(torch.equal(v, before[name]) for name, v in model.named_buffers())
+    return model, graph, step, shape
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_whole_step_has_the_bits_of_its_parts(name):
+    model, graph, step, shape = recorded(name)
+    for seed in range(8):
+        images, target = drawn(shape, seed)
+        state = {name: v.clone() for name, v in model.named_buffers()}
+        loss = cross_entropy(model(model_input(model, images)), target)
+        loss.backward()
+        moved = {name: v.clone() for name, v in model.named_buffers()}
+        for name, v in model.named_buffers():
+            v.copy_(state[name])
+        assert step.fits(images, target, [p.value for p in graph.parameters])
+        assert step(images, target) == float(loss.detach())
+        assert all(torch.equal(v, moved[name]) for name, v in model.named_buffers())
+        for place, p in zip(step.gradients, graph.parameters, strict=True):
+            found, wanted = place.value(), p.grad.value
+            assert found.bounds == wanted.bounds
+            assert all(map(same_parts, found.parts, wanted.parts))
+            p.grad = None
+        with torch.no_grad():  # the weights move
+            for place, p in enumerate(graph.parameters):
+                p.codes.copy_(p.codes.flatten().roll(1).view(p.codes.shape))
+                if seed % 3 == place % 3:
+                    p.set_exponent(p.exponent + 1 - 2 * (seed % 2))
+
+
+@pytest.mark.parametrize("wrong", ["a class", "a negative class", "infinity", "NaN"])
+def test_a_batch_that_does_not_fit_changes_nothing(wrong):
+    model, _, step, shape = recorded("cnn")
+    images, target = drawn(shape, 1)
+    if "class" in wrong:
+        target[2] = 5 if wrong == "a class" else -1
+    else:
+        images[3, 0, 1, 1] = torch.inf if wrong == "infinity" else torch.nan
+    before = [v.clone() for v in model.buffers()]
+    assert step(images, target) is None
+    assert all(map(torch.equal, model.buffers(), before))
+    assert step(*drawn(shape, 1)) is not None
+
+
+def test_an_exponent_out_of_range_changes_nothing():
+    model, graph, step, shape = recorded("cnn")
+    graph.parameters[0].set_exponent(127)
+    before = [v.clone() for v in model.buffers()]
+    assert step(*drawn(shape, 8)) is None
+    assert all(map(torch.equal, model.buffers(), before))
+
+
+def test_other_batches_do_not_fit():
+    _, graph, step, shape = recorded("lines")
+    weights = [p.value for p in graph.parameters]
+    images, target = drawn(shape, 1)
+    assert not step.fits(images[:3], target[:3], weights)
+    assert not step.fits(images.double(), target, weights)
+    assert not step.fits(images, target.int(), weights)
+    assert not step.fits(images, target, [copy.deepcopy(graph.parameters[0]).value, *weights[1:]])
+
+
+def test_other_kinds_of_batches_are_not_recorded():
+    _, graph, _, shape = recorded("lines")
+    weights = [p.value for p in graph.parameters]
+    images, target = drawn(shape, 1)
+    for batch in ((images.double(), target), (images, target.double())):
+        with pytest.raises(NotRecordableError):
+            record_step(graph, *batch, weights, 8)
