@@ -12,7 +12,7 @@ import torch
 
 import samebits.train
 from samebits import kernels
-from samebits.kernels import build, library
+from samebits.kernels import build, declarations, library
 from samebits.kernels.compiled import Compiled
 from samebits.kernels.eager import Eager
 from samebits.kernels.moments import Update
@@ -116,9 +116,11 @@ def test_signatures_are_read_from_c():
     assert len(called) > 40
     assert called <= set(functions)
     # One that is defined whole, and one by a macro.
-    assert functions["samebits_reach"] == ("int64_t", ["int8_t*", "int64_t", "int64_t", "int64_t"])
-    scale = ["int32_t*", "int64_t", "int64_t", "int8_t*", "int"]
-    assert functions["samebits_scale_i32_i8"] == ("void", scale)
+    sizes = [("groups", "int64_t"), ("outer", "int64_t"), ("c", "int64_t")]
+    assert functions["samebits_reach"] == ("int64_t", (("w", "int8_t*"), *sizes))
+    scale = (("v", "int32_t*"), ("n", "int64_t"), ("exponent", "int64_t"))
+    more = (("out", "int8_t*"), ("threads", "int"))
+    assert functions["samebits_scale_i32_i8"] == ("void", (*scale, *more))
     addend = [("codes", "void*"), ("width", "int64_t"), ("by", "int64_t")]
     assert library.fields("Addend") == addend
 
@@ -126,7 +128,7 @@ def test_signatures_are_read_from_c():
 @pytest.mark.parametrize("text", ["int64_t sizes[2]", "unsigned int n", "int32_t **rows", ""])
 def test_other_declarations_are_refused(text):
     with pytest.raises(ValueError, match="expected one type and plain names, found"):
-        library.declared(text)
+        declarations.declared(text)
 
 
 def test_the_example_of_a_lazy_update():

@@ -344,7 +344,7 @@ def test_a_graph_keeps_no_more_than_the_modules(name):
         model(x)
     _, kept = forward(graph, x.value, [p.value for p in graph.parameters], True)
     found = []
-    for _, call in kept.calls:
+    for _, call in kept:
         values = [v for v in (*call.arguments, call.output) if hasattr(v, "parts")]
         values += call.output if isinstance(call.output, tuple) else ()
         found += [codes for v in values for codes, _ in v._parts]

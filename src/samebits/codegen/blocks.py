@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from samebits.arena import ArenaBuffer, aligned, plan
 from samebits.codegen.lowering.calls import CallList, KernelCall, ValueCalls
 from samebits.codegen.lowering.conv import BAND_BYTES, SLACK
 from samebits.codegen.lowering.extents import LARGEST_EXTENT
@@ -34,7 +35,6 @@ from samebits.codegen.memory import (
     states_in_place,
     views,
 )
-from samebits.codegen.plan import ArenaBuffer, aligned, plan
 from samebits.ir.value import Value
 
 STEPS = 16  # time steps of a block

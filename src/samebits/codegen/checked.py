@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from samebits.arena import ALIGNMENT
 from samebits.codegen.header import About, declaration, init_checked, ports
 from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.codegen.names import WIDTH, wrapped_list
-from samebits.codegen.plan import ALIGNMENT
 from samebits.codegen.stream import state_members, step_function
 from samebits.ir.graph import Graph
 from samebits.ir.value import Value

@@ -12,12 +12,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from samebits.arena import ALIGNMENT
 from samebits.codegen import stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.memory import MemoryLayout, byte_size
 from samebits.codegen.names import CTYPES, c_comment, c_string, wrapped_list
-from samebits.codegen.plan import ALIGNMENT
 from samebits.ir.graph import Graph
 from samebits.ir.integer.define import limits
 from samebits.ir.value import Value

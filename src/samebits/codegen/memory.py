@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from samebits.arena import ArenaBuffer, ArenaPlan, aligned, plan
 from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.lowering.rescale import WIDTHS
-from samebits.codegen.plan import ArenaBuffer, ArenaPlan, aligned, plan
 from samebits.ir.value import Value
 
 # Bytes of stack of samebits_run_<function> and what it calls, on Cortex-M with gcc at any

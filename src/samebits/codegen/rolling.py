@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from samebits.arena import aligned
 from samebits.codegen.lowering.calls import CallList, Field, KernelCall, Struct, ValueCalls
 from samebits.codegen.lowering.conv import SLACK
 from samebits.codegen.lowering.cpu import Cpu
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.lowering.rescale import TYPES
 from samebits.codegen.memory import byte_size, last_reads, layout, views
-from samebits.codegen.plan import aligned
 from samebits.ir.graph import Graph
 
 CHUNK, BAND = 12, 8  # pixels of a 1x1 window that are computed at a time; in a band of conv8

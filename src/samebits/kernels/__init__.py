@@ -24,11 +24,23 @@ from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
 from samebits.kernels.protocol import Kernels
+from samebits.kernels.routine import NotRecordableError, RoutineRecorder
 
-__all__ = ["ConvShape", "Kernels", "Window", "chosen", "conv_shape", "of", "realisation", "use"]
+__all__ = [
+    "ConvShape",
+    "Kernels",
+    "Window",
+    "chosen",
+    "conv_shape",
+    "of",
+    "realisation",
+    "recording",
+    "use",
+]
 
 REALISATIONS = ("native", "compiled", "eager")
 _forced: list[str] = []
+_recorders: list[RoutineRecorder] = []
 
 
 @functools.cache
@@ -68,6 +80,8 @@ def _serving(name: str, device: str) -> Kernels:
 
 def of(tensor: Tensor) -> Kernels:
     """The kernels that serve a tensor."""
+    if _recorders:
+        return _recorders[-1]
     device = tensor.device.type
     return _serving(realisation(device), device)
 
@@ -92,6 +106,27 @@ def chosen() -> str:
             f"SAMEBITS_KERNELS: expected one of {', '.join(REALISATIONS)}, found {name!r}"
         )
     return name
+
+
+def recorder() -> RoutineRecorder:
+    """A recorder of the native kernels. Raises NotRecordableError where they do not serve."""
+    if realisation() != "native" or (native := _native()) is None:
+        raise NotRecordableError("the kernels are not the native ones")
+    return RoutineRecorder(native)
+
+
+@contextlib.contextmanager
+def recording(recorder: RoutineRecorder, part: str) -> Iterator[None]:
+    """Let a recorder write down all kernel calls inside a with block, as a part of its routine.
+
+    Raises NotRecordableError in the block where something else computes.
+    """
+    _recorders.append(recorder)
+    try:
+        with recorder.part(part):
+            yield
+    finally:
+        _recorders.pop()
 
 
 @contextlib.contextmanager

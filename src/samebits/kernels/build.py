@@ -20,7 +20,7 @@ from pathlib import Path
 
 from samebits.csrc import ANSWER, FOLDER, WORK, compiler, flat, run_tool
 from samebits.errors import SamebitsError
-from samebits.kernels import cache
+from samebits.kernels import cache, declarations
 
 FILES = [f"training/{path.name}" for path in sorted((FOLDER / "training").glob("*.[ch]"))]
 EFFORT, QUICK = "-O3", "-O2"  # the latter of what is compiled anew in every process
@@ -92,8 +92,9 @@ def _chosen(arch: str | None) -> tuple[tuple[str, ...], str, dict[str, str]]:
 
 @functools.cache
 def sources() -> dict[str, str]:
-    """Texts of the kernels by file name."""
-    return flat(["samebits_integer.h", *FILES])
+    """Texts of the kernels by file name, and of what runs lists of their calls."""
+    texts = flat(["samebits_integer.h", *FILES])
+    return texts | {"routine.c": declarations.runner(texts.values())}
 
 
 def _name(command: tuple[str, ...], arch: str, texts: Mapping[str, str]) -> str:

@@ -152,6 +152,13 @@ class Eager(BatchNorms):
         sizes = ((s.h, s.w), (s.kh, s.kw))
         return self._sum(F.fold(columns, *sizes, s.dilation, s.padding, s.stride).long())
 
+    def input_gradient(
+        self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
+    ) -> Part:
+        acc, largest = self.conv_input_grad(g16, w, s)
+        codes, own = self.requantize(acc, largest, exponent, bits)
+        return codes.to(torch.int16), own
+
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         # A 32-bit gradient is cut into 16-bit halves: each sum is below 2**16 * 2**7 * 2**24.
         narrow = g.dtype == torch.int16

@@ -1,8 +1,7 @@
 """The compiled kernels as ctypes functions: every one is `samebits_<name>` in `csrc/training`.
 
-What a function takes and which fields a struct has is declared in C alone, and read from its text:
-types of integers, and structs and pointers to any of them. Tensors go to C as pointers to memory
-(`memory.pointer`).
+What a function takes and which fields a struct has is declared in C alone (`declarations`). Tensors
+go to C as pointers to memory (`memory.pointer`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import re
 import sys
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
@@ -21,9 +19,9 @@ from typing import Any
 from torch import Tensor
 
 from samebits.errors import RangeError
-from samebits.kernels import build, softmax
+from samebits.kernels import build, declarations, softmax
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.geometry import ConvShape, Window, not_finite, out_of_range
+from samebits.kernels.geometry import ConvShape, Window, out_of_range
 from samebits.kernels.memory import (
     GRADIENT,
     I8,
@@ -50,49 +48,22 @@ SCALARS: dict[str, Any] = {
     "double": c_double,
     "void": None,
 }
-FUNCTION = re.compile(r"\n(void|int|int64_t) (samebits_\w+)\(([^()]*)\) \{")
-IN_A_MACRO = re.compile(r"#define (\w+)\((name, .*?)\).* (\w+ samebits_##name\(.*?\) \{)")
-DECLARATION = re.compile(r"(?:const )?(\w+)\s((?:(?:,\s+)?\*?(?:restrict )?\w+)+)")
 
 
 @functools.cache
-def _text() -> str:
-    """The C of the training kernels without comments, and what macros make of functions' heads."""
-    text = re.sub(r"/\*.*?\*/|\\\n", " ", "\n".join(build.sources().values()), flags=re.DOTALL)
-    made = [text]
-    for line in (line for line in text.splitlines() if "samebits_##name" in line):
-        [(macro, parameters, head)] = IN_A_MACRO.findall(line)
-        for use in re.findall(rf"\n{macro}\((.*)\)", text):
-            given: dict[str, str] = dict(zip(parameters.split(", "), use.split(", "), strict=True))
-            words = [given.get(word, word) for word in re.split(r"(\W+)", head)]
-            made.append("\n" + "".join(words).replace("##", ""))
-    return "".join(made)
+def text() -> str:
+    """The C of the kernels, `declarations.plain`."""
+    return declarations.plain(build.sources().values())
 
 
-def declared(text: str) -> list[tuple[str, str]]:
-    """Names and types of one declaration: of "const int8_t *a, *b" both have the type "int8_t*".
-
-    Raises ValueError for more than a type and names, which may be pointers.
-    """
-    if (whole := DECLARATION.fullmatch(text.strip())) is None:
-        raise ValueError(f"csrc/training: expected one type and plain names, found {text!r}")
-    kind, names = whole[1], whole[2].split(",")
-    return [(one.split()[-1].lstrip("*"), kind + "*" * one.count("*")) for one in names]
-
-
-@functools.cache
-def functions() -> dict[str, tuple[str, list[str]]]:
-    """Results and parameters of all functions of C by name, as types of C ("int", "int8_t*")."""
-    return {
-        name: (result, [kind for one in taken.split(",") for _, kind in declared(one)])
-        for result, name, taken in FUNCTION.findall(_text())
-    }
+def functions() -> dict[str, declarations.Function]:
+    """All functions of C by name."""
+    return declarations.functions(text())
 
 
 def fields(name: str) -> list[tuple[str, str]]:
     """Fields of a struct of C and their types there."""
-    [body] = re.findall(rf"typedef struct \{{([^{{}}]*)\}} {name};", _text())
-    return [field for one in body.split(";")[:-1] for field in declared(one)]
+    return declarations.fields(text(), name)
 
 
 class StructTable(dict[str, type[ctypes.Structure]]):
@@ -126,7 +97,7 @@ def load(arch: str | None) -> SimpleNamespace:
     library, made = build.load(arch), SimpleNamespace()
     for name, (result, taken) in functions().items():
         if (function := getattr(library, name, None)) is not None:
-            function.restype, function.argtypes = ctype(result), [ctype(kind) for kind in taken]
+            function.restype, function.argtypes = ctype(result), [ctype(kind) for _, kind in taken]
             setattr(made, name, function)
     return made
 
@@ -226,21 +197,26 @@ def real_of(bits: int) -> float:
     return value
 
 
-OUT_OF_RANGE, NO_MEMORY, NOT_FINITE = 1, 2, 3  # `Status` of csrc/training/exponent.h
+def bits_of(value: float) -> int:
+    """The 64 bits of a binary64."""
+    bits: int = unpack("<q", pack("<d", value))[0]
+    return bits
 
 
-def check(status: int, found: c_int64, unfit: Callable[[float], RangeError] = not_finite) -> None:
-    """Raise what the status of a kernel says.
+OUT_OF_RANGE, NOT_FINITE = 1, 3  # of `Status` in csrc/training/exponent.h
+
+
+def failure(status: int, found: int, unfit: Callable[[float], RangeError]) -> Exception:
+    """The error that the status of a kernel tells.
 
     found: the exponent above 127, or the bits of the number that is not finite, whose error is
     `unfit`
     """
     if status == OUT_OF_RANGE:
-        raise out_of_range(found.value)
-    if status == NO_MEMORY:
-        raise MemoryError("no memory for the scratch space of a kernel")
+        return out_of_range(found)
     if status == NOT_FINITE:
-        raise unfit(real_of(found.value))
+        return unfit(real_of(found))
+    return MemoryError("no memory for the scratch space of a kernel")
 
 
 def in_two_passes(

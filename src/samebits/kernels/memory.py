@@ -7,6 +7,8 @@ checks is all that C relies on. A kernel makes its own tensors from an operand (
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ U8, BOOL, F64 = torch.uint8, torch.bool, torch.float64
 GRADIENT = (I16, I32)  # types of a gradient's codes
 SUMS = (I32, I64)
 INTEGERS = (I8, I16, I32, I64)
+WATCHED: list[Callable[[Tensor], None]] = []
+"""The last one is told of every tensor whose address is given away."""
 
 
 def pointer(v: Tensor | None, count: int, *kinds: torch.dtype) -> int | None:
@@ -28,6 +32,8 @@ def pointer(v: Tensor | None, count: int, *kinds: torch.dtype) -> int | None:
     """
     if v is None:
         return None
+    if WATCHED:
+        WATCHED[-1](v)
     if (
         v.is_cpu
         and v.dtype in kinds
@@ -48,7 +54,9 @@ def word_pointer(v: Tensor | None, count: int, kind: torch.dtype) -> int | None:
     if v is None:
         return None
     if is_in_word_order(v):
-        if v.is_cpu and v.dtype is kind and v.numel() == count:  # all of `pointer`, in fewer calls
+        if (
+            v.is_cpu and not WATCHED and v.dtype is kind and v.numel() == count
+        ):  # all of `pointer`, in fewer calls
             address = v.data_ptr()
             if address and not address & 7:
                 return address
@@ -124,6 +132,19 @@ def like(v: Tensor, order: Tensor) -> Tensor:
     if v.stride() == order.stride():
         return v
     return torch.empty_like(order, dtype=v.dtype).copy_(v)
+
+
+def address_of(v: Tensor) -> int:
+    """The address of the first element of a tensor, in whatever order the others lie."""
+    if WATCHED:
+        WATCHED[-1](v)
+    return v.data_ptr()
+
+
+def storage_of(v: Tensor) -> tuple[int, int]:
+    """Where the memory begins in which a tensor lies, and its bytes."""
+    storage = v.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def same_memory(a: Tensor, b: Tensor) -> bool:

@@ -7,14 +7,14 @@ the few operands that C is not made for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_int64
+from ctypes import byref
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import ConvShape, shorten_shift
 from samebits.kernels.library import (
-    addends,
     conv_struct,
     entropy,
     grid_of,
@@ -30,7 +30,6 @@ from samebits.kernels.memory import (
     I16,
     I32,
     I64,
-    INTEGERS,
     SUMS,
     U8,
     dense,
@@ -43,6 +42,7 @@ from samebits.kernels.memory import (
     rows,
     unrows,
 )
+from samebits.kernels.native_parts import sums
 from samebits.kernels.native_pools import NativePools
 from samebits.kernels.native_vectors import MAX_SHIFT_32
 from samebits.kernels.protocol import (
@@ -65,9 +65,9 @@ _threads = torch.get_num_threads
 class Native(NativePools):
     """The kernels of the loaded library. `arch` limits the instruction set (speed only)."""
 
-    def __init__(self, arch: str | None = None) -> None:
-        self._c = load(arch)
-        self._max = {t: getattr(self._c, f"samebits_max_{name}") for t, name in _NAMES.items()}
+    def __init__(self, arch: str | None = None, library: Any = None) -> None:
+        """library: its functions; None: those of the compiled one."""
+        self._c = load(arch) if library is None else library
         self._scale = {
             (t, kind): getattr(self._c, f"samebits_scale_{_NAMES[t]}_{name}")
             for t in SUMS
@@ -81,11 +81,6 @@ class Native(NativePools):
 
     # --- scaling and rounding ---------------------------------------------------------------
 
-    def largest_of(self, v: Tensor) -> int:
-        v, n = dense(v), v.numel()
-        place = pointer(v, n, *INTEGERS)
-        return int(self._max[v.dtype](place, n, _threads()))
-
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """One exponent, or those of rows, channels or elements; of other shapes in torch."""
         if not isinstance(exponent, Tensor):
@@ -96,7 +91,7 @@ class Native(NativePools):
         grid = grid_of(v.shape, exponent.shape, last=last)
         if grid is None:
             return super().scale(v, exponent)
-        v, exponent = _sums(v), _exponents(exponent, last)
+        v, exponent = sums(v), _exponents(exponent, last)
         out = torch.empty_like(v, dtype=I64)
         operands = (pointer(v, n := v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
         self._scale_rows[v.dtype](*operands, *grid, pointer(out, n, I64), _threads())
@@ -109,7 +104,7 @@ class Native(NativePools):
         grid = grid_of(v.shape, size, last=last)
         if grid is None:
             return super().largest_rows(v, *sizes)
-        v = _sums(v)
+        v = sums(v)
         top = _places(v, size, last, 0)
         place = pointer(v, v.numel(), *SUMS)
         self._max_rows[v.dtype](place, *grid, pointer(top, top.numel(), I64), _threads())
@@ -122,7 +117,7 @@ class Native(NativePools):
         grid = grid_of(v.shape, exponent.shape, size, last=last)
         if grid is None or not v.numel() or not are_powers(exponent):
             return super().row_ends(v, exponent, size)
-        v, exponent = _sums(v), _exponents(exponent, last)
+        v, exponent = sums(v), _exponents(exponent, last)
         reals, low = _places(v, size, last, 0, F64), _places(v, size, last, ABOVE)
         operands = (pointer(v, v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
         places = (pointer(reals, n := reals.numel(), F64), pointer(low, n, I64))
@@ -138,52 +133,23 @@ class Native(NativePools):
         return self._scaled(v, exponent, CODE_TYPE[bits])
 
     def _scaled(self, v: Tensor, exponent: int, kind: torch.dtype) -> Tensor:
-        v, n = _sums(v), v.numel()
+        v, n = sums(v), v.numel()
         out = torch.empty_like(v, dtype=kind)
         shift = min(exponent, 62)  # only zeros have a larger one
         operands = (pointer(v, n, *SUMS), n, shift, pointer(out, n, kind))
         self._scale[v.dtype, kind](*operands, _threads())
         return out
 
-    def resolve(self, parts: list[Part]) -> Part:
-        """A pass for the largest magnitude of the sum, and one that writes it.
-
-        The exponents decide alone, but for parts that are all zeros, which must not count.
-        """
-        usual = all(isinstance(e, int) and codes.dtype != I8 for codes, e in parts)
-        if len(parts) == 1 or not usual:
-            return super().resolve(parts)
-        order = dense(parts[0][0])
-        pairs = sorted(((like(codes, order), int(e)) for codes, e in parts), key=lambda p: -p[1])
-        # The largest exponent among parts that are not all zero; of all-zero parts, any.
-        least = pairs[-1][1]
-        live = next((e for codes, e in pairs if e == least or self.largest_of(codes)), least)
-        # An all-zero part may have a larger exponent; its shift is irrelevant but must not be left.
-        count = order.numel()
-        sides = addends(count, *((codes, min(e - live, 0)) for codes, e in pairs))
-        sizes = (sides, len(pairs), count)
-
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_add_grad(*sizes, shift, to, _threads()))
-
-        out = torch.empty_like(order, dtype=I32)
-        return in_two_passes(call, out, live, shorten_shift)
-
     # --- convolution and matrix product -----------------------------------------------------
 
     def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Sum:
         x, w = nhwc(x), nhwc(w)
-        out = x.new_empty((s.n, s.oh, s.ow, s.co), dtype=I32)
+        out, largest = x.new_empty((s.n, s.oh, s.ow, s.co), dtype=I32), self._out()
         of_x, of_w, of_y = s.counts
-        operands = (pointer(x, of_x, I8), pointer(w, of_w, I8))
-        place = (pointer(out, of_y, I32), _threads())
-        plain = s.n == s.h == s.kh == s.kw == s.groups == 1 and s.padding == (0, 0)
-        if plain and s.w == s.ow <= 2 * s.co:
-            largest = self._c.samebits_product(*operands, s.w, s.co, s.ci, *place)
-        else:
-            kernel = self._c.samebits_depthwise if s.depthwise else self._c.samebits_conv
-            largest = kernel(byref(conv_struct(s)), *operands, *place)
-        return nchw(out), _checked(largest)
+        operands = (conv_struct(s), pointer(x, of_x, I8), pointer(w, of_w, I8))
+        place = (pointer(out, of_y, I32), largest, _threads())
+        self._run(self._c.samebits_products, *operands, *place)
+        return nchw(out), largest[0]
 
     def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
         """In 32-bit sums where no sum can leave them, which weights and gradient tell beforehand.
@@ -213,23 +179,34 @@ class Native(NativePools):
             largest = self._c.samebits_conv_input_grad(*operands, place, wide, _threads())
         return nchw(dx), _checked(largest)
 
+    def input_gradient(
+        self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
+    ) -> Part:
+        """The sums stay in C, and with them the choice of their width."""
+        if isinstance(exponent, Tensor) or (s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS):
+            return super().input_gradient(g16, w, s, exponent, bits)
+        g, w = nhwc(g16), nhwc(w)
+        of_x, of_w, of_y = s.counts
+        shape, own = (s.n, s.h, s.w, s.ci), self._out()
+        sums, dx = g.new_empty(shape, dtype=I64), g.new_empty(shape)
+        operands = (conv_struct(s), pointer(g, of_y, I16), pointer(w, of_w, I8))
+        places = (pointer(sums, of_x, I64), pointer(dx, of_x, I16), own, _threads())
+        self._run(self._c.samebits_input_gradient, *operands, self._at(exponent), bits, *places)
+        return nchw(dx), own[0]
+
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """In 32-bit sums where the types and the number of positions keep them from leaving."""
         g, x = nhwc(g), nhwc(x)
-        shape = (s.co, s.kh, s.kw, s.ci // s.groups)
         of_x, of_w, of_y = s.counts
-        of_g = pointer(g, of_y, *GRADIENT)
-        operands = (byref(conv_struct(s)), of_g, BITS[g.dtype], pointer(x, of_x, I8))
-        if s.depthwise:
-            dw = g.new_zeros(shape, dtype=I64)
-            place = pointer(dw, of_w, I64)
-            largest = self._c.samebits_depthwise_weight_grad(*operands, place, _threads())
-        else:
-            wide = g.dtype == I32 or s.n * s.oh * s.ow * formats.Q16 * formats.Q8 > formats.Q32
-            dw = g.new_empty(shape, dtype=I64 if wide else I32)
-            places = (pointer(dw, of_w, *SUMS), wide, _threads())
-            largest = self._c.samebits_conv_weight_grad(*operands, *places)
-        return nchw(dw), _checked(largest)
+        reach = s.n * s.oh * s.ow * formats.Q16 * formats.Q8
+        wide = s.depthwise or g.dtype == I32 or reach > formats.Q32
+        shape, largest = (s.co, s.kh, s.kw, s.ci // s.groups), self._out()
+        dw = g.new_empty(shape, dtype=I64 if wide else I32)
+        of_g = (pointer(g, of_y, *GRADIENT), BITS[g.dtype])
+        places = (pointer(dw, of_w, *SUMS), wide, largest, _threads())
+        operands = (conv_struct(s), *of_g, pointer(x, of_x, I8))
+        self._run(self._c.samebits_weight_gradient, *operands, *places)
+        return nchw(dw), largest[0]
 
     def with_bias(
         self,
@@ -245,14 +222,15 @@ class Native(NativePools):
             return super().with_bias(acc, largest, exponent, codes, delayed, e_b)
         sums = rows(acc)
         channels = codes.numel()
-        common = c_int64(exponent)
+        top, common = self._out(), self._out()
         values = sums.new_empty(channels)
         n = sums.numel() // channels
-        operands = (pointer(sums, n * channels, I32), n, channels, e_b)
+        of_sums = (pointer(sums, n * channels, I32), n, channels)
+        places = (self._at(largest), self._at(exponent), self._at(e_b))
         state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
-        places = (pointer(values, channels, I32), byref(common), _threads())
-        top = self._c.samebits_with_bias(*operands, *state, *places)
-        return (acc, largest, exponent) if top < 0 else (unrows(sums), top, common.value)
+        found = (pointer(values, channels, I32), top, common, _threads())
+        self._run(self._c.samebits_with_bias, *of_sums, *places, *state, *found)
+        return unrows(sums), top[0], common[0]
 
     def channel_sum(self, g: Tensor) -> Tensor:
         g = rows(g)
@@ -260,7 +238,7 @@ class Native(NativePools):
         out = g.new_empty(channels, dtype=I64)
         n = g.numel() // channels
         operands = (pointer(g, n * channels, *GRADIENT), BITS[g.dtype], n, channels)
-        self._c.samebits_channel_sum(*operands, pointer(out, channels, I64))
+        self._run(self._c.samebits_channel_sum, *operands, pointer(out, channels, I64))
         return out
 
     # --- tables ------------------------------------------------------------------------------
@@ -336,11 +314,6 @@ class Native(NativePools):
         operands = (pointer(data, size, U8), size, pointer(keys, HASH_BLOCK // 4, I32))
         self._c.samebits_block_sums(*operands, pointer(out, count, I64), _threads())
         return out
-
-
-def _sums(v: Tensor) -> Tensor:
-    """v as dense int32 or int64, in its order if it is dense."""
-    return dense(v if v.dtype is I64 else integers(v, I32))
 
 
 def _exponents(exponent: Tensor, last: bool) -> Tensor:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int64
-
 import torch
 from torch import Tensor
 
-from samebits.kernels.library import check
 from samebits.kernels.memory import F64, GRADIENT, I8, I16, I32, I64, pointer, rows, unrows
 from samebits.kernels.native_lstm import NativeLSTM
 from samebits.kernels.norm import unfit_scale
@@ -34,21 +31,22 @@ class NativeNorm(NativeLSTM):
         channels = z.shape[-1]
         n = z.numel() // channels
         states = [
-            (pointer(w, channels, I8), pointer(a, channels, I16), byref(c_int64(e)))
+            (pointer(w, channels, I8), pointer(a, channels, I16), self._at(e))
             for w, a, e in (gamma, beta)
         ]
         known = (None, None) if running is None else tuple(map(_wide, running))
         statistics = [pointer(v, channels, F64) for v in known]
         sums, scalars = z.new_empty((4, channels), dtype=I64), z.new_empty((3, channels), dtype=F64)
-        y, own = torch.empty_like(z), c_int64()
+        y, own = torch.empty_like(z), self._out()
         places = (pointer(sums, 4 * channels, I64), pointer(scalars, 3 * channels, F64))
-        status = self._c.samebits_batch_norm(
-            *(pointer(z, n * channels, I8), byref(c_int64(exponent)), n, channels),
+        self._run(
+            self._c.samebits_batch_norm,
+            *(pointer(z, n * channels, I8), self._at(exponent), n, channels),
             *(*states[0], *states[1], *statistics, eps, bits),
-            *(*places, pointer(y, n * channels, I8), byref(own), _threads()),
+            *(*places, pointer(y, n * channels, I8), own, _threads()),
+            unfit=unfit_scale,
         )
-        check(status, own, unfit_scale)
-        return (unrows(y), own.value), scalars, sums
+        return (unrows(y), own[0]), scalars, sums
 
     def batch_norm_gradient(
         self,
@@ -67,17 +65,18 @@ class NativeNorm(NativeLSTM):
         of_g, of_z = pointer(g, n * channels, *GRADIENT), pointer(z, n * channels, I8)
         dx = torch.empty_like(z, dtype=I32) if wants_input else None
         dgamma, dbeta = (z.new_empty(channels, dtype=I32) for _ in range(2))
-        e_x, e_gamma, e_beta = c_int64(), c_int64(), c_int64()
-        status = self._c.samebits_batch_norm_gradient(
-            *(of_g, BITS[g.dtype], byref(c_int64(e_g)), of_z, byref(c_int64(e_z)), n, channels),
+        e_x, e_gamma, e_beta = self._out(), self._out(), self._out()
+        self._run(
+            self._c.samebits_batch_norm_gradient,
+            *(of_g, BITS[g.dtype], self._at(e_g), of_z, self._at(e_z), n, channels),
             *(pointer(scalars, 3 * channels, F64), training),
-            *(pointer(dx, n * channels, I32), byref(e_x)),
-            *(pointer(dgamma, channels, I32), byref(e_gamma)),
-            *(pointer(dbeta, channels, I32), byref(e_beta), _threads()),
+            *(pointer(dx, n * channels, I32), e_x),
+            *(pointer(dgamma, channels, I32), e_gamma),
+            *(pointer(dbeta, channels, I32), e_beta, _threads()),
+            found=e_gamma,
         )
-        check(status, e_gamma)
-        part = None if dx is None else (unrows(dx), e_x.value)
-        return part, (dgamma, e_gamma.value), (dbeta, e_beta.value)
+        part = None if dx is None else (unrows(dx), e_x[0])
+        return part, (dgamma, e_gamma[0]), (dbeta, e_beta[0])
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
         g, z = rows(g), rows(z)
@@ -87,7 +86,7 @@ class NativeNorm(NativeLSTM):
         of_g = pointer(g, n * channels, *GRADIENT)
         operands = (of_g, BITS[g.dtype], pointer(z, n * channels, I8), n, channels)
         place = pointer(out, 2 * channels, I64)
-        check(self._c.samebits_channel_grad_sums(*operands, place, _threads()), c_int64())
+        self._run(self._c.samebits_channel_grad_sums, *operands, place, _threads())
         return out
 
 

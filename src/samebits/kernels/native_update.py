@@ -7,7 +7,6 @@ import functools
 import math
 from collections.abc import Callable
 from ctypes import byref, c_int64
-from types import SimpleNamespace
 from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -26,6 +25,7 @@ from samebits.kernels.library import (
 )
 from samebits.kernels.memory import I16, I64, is_in_word_order, pointer, word_pointer
 from samebits.kernels.moments import BIAS, Update, exponent_for
+from samebits.kernels.native_parts import NativeParts
 from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
 from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
@@ -52,10 +52,8 @@ def _in_word_order(
     return call
 
 
-class NativeUpdate(Eager):
+class NativeUpdate(NativeParts):
     """The optimizers' part of `Native`."""
-
-    _c: SimpleNamespace
 
     @_in_word_order
     def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:

@@ -202,6 +202,11 @@ class Kernels(Protocol):
         below 2**47 for 2**16 output channels and 2**9 taps, and so exact in binary64 too.
         """
 
+    def input_gradient(
+        self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
+    ) -> Part:
+        """`conv_input_grad` at an exponent as codes of `bits` bits in int16, requantized (1.1)."""
+
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """The weight gradient's sums [co, ci/groups, kh, kw] of g [n, co, oh, ow], 16 or 32 bits.
 

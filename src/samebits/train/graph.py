@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -71,12 +71,8 @@ class TrainingGraph:
     output: int
 
     def __call__(self, x: Tensor) -> BFPTensor:
-        """The model's output for an input; one node of autograd's, or none where none is wanted."""
-        if torch.is_grad_enabled() and self.is_trained:
-            found: BFPTensor = _Walked.apply(self, x, *self.parameters)  # type: ignore[no-untyped-call]
-            return found
-        output, _ = forward(self, taken_in(x), [p.value for p in self.parameters], False)
-        return BFPTensor.of(output)
+        """The model's output for an input, by walks."""
+        return called(self, Walks(self), x)
 
     @functools.cached_property
     def is_trained(self) -> bool:
@@ -87,16 +83,8 @@ class TrainingGraph:
         return len(self.instructions)
 
 
-@dataclass(slots=True)
-class Kept:
-    """The state between a forward walk and the backward one.
-
-    calls:    of every instruction whose gradient may be asked for, in order
-    versions: of the weights, as they were
-    """
-
-    calls: list[tuple[TrainingNode, OperationCall]] = field(default_factory=list)
-    versions: list[tuple[int, int, int]] = field(default_factory=list)
+Kept = list[tuple[TrainingNode, OperationCall]]
+"""Calls of every instruction whose gradient may be asked for, in order."""
 
 
 def forward(
@@ -107,7 +95,7 @@ def forward(
     Raises RangeError and UnsupportedError, which name the layer.
     """
     values: dict[int, Any] = {0: x}
-    kept = Kept()
+    kept: Kept = []
     for step in graph.instructions:
         operation = step.operation
         arguments = [
@@ -129,11 +117,9 @@ def forward(
                 a if own is None else own for a, own in zip(arguments, step.unread, strict=True)
             )
             own = output if "y" in operation.reads else None
-            kept.calls.append((step, OperationCall(read, own, saved, step.wanted)))
+            kept.append((step, OperationCall(read, own, saved, step.wanted)))
         for index in step.ended:
             del values[index]
-    if keep:
-        kept.versions = [w.versions() for w in weights]
     return values[graph.output], kept
 
 
@@ -141,8 +127,8 @@ def backward(graph: TrainingGraph, kept: Kept, grad: BFPValue) -> list[BFPValue 
     """The gradients of the parameters from that of the output. `kept` is used up."""
     gradients: dict[int, BFPValue] = {graph.output: grad}
     found: list[BFPValue | None] = [None] * len(graph.parameters)
-    while kept.calls:
-        step, call = kept.calls.pop()
+    while kept:
+        step, call = kept.pop()
         given = [gradients.pop(index, None) for index in step.outputs]
         if not step.operation.apart:
             given = [None if g is None else g.summed() for g in given]
@@ -159,28 +145,63 @@ def backward(graph: TrainingGraph, kept: Kept, grad: BFPValue) -> list[BFPValue 
     return found
 
 
-class _Walked(torch.autograd.Function):
+class GraphPasses(Protocol):
+    """Who computes the passes of a graph."""
+
+    def forward(self, x: Any, weights: Sequence[Weight], keep: bool) -> tuple[BFPValue, Any]:
+        """The output, and with `keep` what the backward pass takes."""
+
+    def backward(self, kept: Any, grad: BFPValue) -> list[BFPValue | None]:
+        """The gradients of the parameters from that of the output. `kept` is used up."""
+
+
+@dataclass(frozen=True)
+class Walks:
+    """The passes of a graph as walks."""
+
+    graph: TrainingGraph
+
+    def forward(self, x: Any, weights: Sequence[Weight], keep: bool) -> tuple[BFPValue, Any]:
+        """As `forward`."""
+        return forward(self.graph, x, weights, keep)
+
+    def backward(self, kept: Any, grad: BFPValue) -> list[BFPValue | None]:
+        """As `backward`."""
+        return backward(self.graph, kept, grad)
+
+
+def called(graph: TrainingGraph, passes: GraphPasses, x: Tensor) -> BFPTensor:
+    """The output of a graph for an input; one node of autograd's, or none where none is wanted."""
+    if torch.is_grad_enabled() and graph.is_trained:
+        found: BFPTensor = _Whole.apply(passes, x, *graph.parameters)  # type: ignore[no-untyped-call]
+        return found
+    output, _ = passes.forward(taken_in(x), [p.value for p in graph.parameters], False)
+    return BFPTensor.of(output)
+
+
+class _Whole(torch.autograd.Function):
     """A whole graph as one function of its parameters."""
 
     @staticmethod
-    def forward(ctx: Any, graph: TrainingGraph, x: Tensor, *parameters: BFPParameter) -> BFPTensor:
+    def forward(ctx: Any, passes: GraphPasses, x: Tensor, *parameters: BFPParameter) -> BFPTensor:
         ctx.set_materialize_grads(False)
         weights = [p.value for p in parameters]
-        output, ctx.kept = forward(graph, taken_in(x), weights, True)
-        ctx.graph, ctx.weights = graph, weights
+        output, ctx.kept = passes.forward(taken_in(x), weights, True)
+        ctx.passes, ctx.weights = passes, weights
+        ctx.versions = [w.versions() for w in weights]
         return BFPTensor.of(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> Any:
         """Raises UnsupportedError for a second backward pass, and for weights that changed."""
-        graph, kept, weights = ctx.graph, ctx.kept, ctx.weights
+        kept, weights = ctx.kept, ctx.weights
         if grad is None:
-            return (None,) * (2 + len(graph.parameters))
-        if kept is None or [w.versions() for w in weights] != kept.versions:
+            return (None,) * (2 + len(weights))
+        if kept is None or [w.versions() for w in weights] != ctx.versions:
             raise UnsupportedError(
                 "expected one backward pass for a forward pass, before the parameters change; "
                 "compute the loss again"
             )
         ctx.kept = None
         assert isinstance(grad, BFPTensor)
-        return None, None, *(given_out(g) for g in backward(graph, kept, grad.value))
+        return None, None, *(given_out(g) for g in ctx.passes.backward(kept, grad.value))

@@ -233,7 +233,8 @@ class Optimizer(torch.optim.Optimizer):
                 if not isinstance(parameter.grad, BFPTensor):
                     raise InputError("expected BFP gradients: use samebits.train losses and layers")
                 parts = tuple((codes, int(e)) for codes, e in parameter.grad.parts)
-                gradient = Gradient(parts, parameter.grad.bounds)
+                bounds = (b if b is None else min(b, formats.Q32) for b in parameter.grad.bounds)
+                gradient = Gradient(parts, tuple(bounds))
                 draw = None
                 if group["rounding"] == "stochastic":
                     steps = self.state.get(parameter, {}).get("steps", 0)

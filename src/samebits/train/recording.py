@@ -25,6 +25,7 @@ from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers import Dropout, Layer
 from samebits.train.layers.base import WHERE
 from samebits.train.operation import TrainingOperation, listening
+from samebits.train.routines import RecordedGraph
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, same_parts
 
@@ -41,7 +42,7 @@ class GraphedModel:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.reason = ""  # why it last ran without a graph
-        self._graphs: dict[Any, tuple[TrainingGraph, Guard]] = {}
+        self._graphs: dict[Any, tuple[RecordedGraph, Guard]] = {}
         self._attempts: Counter[Any] = Counter()
 
     def __call__(self, x: Tensor) -> Any:
@@ -49,7 +50,7 @@ class GraphedModel:
         graph = self.graph(x)
         return self.model(x) if graph is None else graph(x)
 
-    def graph(self, x: Tensor) -> TrainingGraph | None:
+    def graph(self, x: Tensor) -> RecordedGraph | None:
         """The graph for an input, recorded when its shape comes the second time.
 
         None where there is none, and where there can be none.
@@ -62,7 +63,7 @@ class GraphedModel:
         if not 1 < self._attempts[key] <= 1 + ATTEMPTS or len(self._graphs) >= MOST:
             return None
         try:
-            found = record(self.model, x)
+            found = RecordedGraph(record(self.model, x))
         except UnsupportedError as error:
             self._attempts[key] = 1 + ATTEMPTS
             if str(error) != self.reason:

@@ -51,9 +51,16 @@ class Sums:
         assert found is not None
         return found.device
 
+    def exact(self) -> Tensor:
+        """The exact sums, as they were computed or once more."""
+        if self._acc is not None:
+            return self._acc
+        assert self._again is not None
+        return self._again()
+
     def keep(self) -> None:
         """Hold the sums, whoever takes them as 8 bits: they are needed as 32 bits later."""
-        self._acc, self._again, self._narrow = self._sums(), None, None
+        self._acc, self._again, self._narrow = self.exact(), None, None
 
     def narrow(self) -> Part:
         """The bfp8 that layers take, one rounding of the exact sums.
@@ -62,7 +69,7 @@ class Sums:
         """
         if self._narrow is not None:
             return self._narrow
-        acc = self._sums()
+        acc = self.exact()
         try:
             if self.shifts is None:
                 part = kernels.of(acc).requantize(acc, self.largest, self.exponent, self.bits)
@@ -90,11 +97,5 @@ class Sums:
     def wide(self) -> Part:
         """The bfp32 that losses take, which is also the value that is read."""
         self.read = True
-        acc = self._sums()
+        acc = self.exact()
         return kernels.of(acc).shorten(acc, self.largest, self.exponent)
-
-    def _sums(self) -> Tensor:
-        if self._acc is not None:
-            return self._acc
-        assert self._again is not None
-        return self._again()

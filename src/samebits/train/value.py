@@ -33,7 +33,7 @@ class BFPValue:
 
     Values do not change: an operation makes new ones, which may share codes.
 
-    bounds:  of max|codes|, per part, where the producer knows one
+    bounds:  of max|codes| beside that of their width, per part, where the producer knows one
     allowed: bool, where a mask by -inf left the value, of the same shape; None: everywhere (14.2)
     shifts:  int64 [channels] that the exponents of rows have on top of their own (12.4)
     along:   the axis of log-probabilities (`scores`), else None
@@ -141,6 +141,18 @@ class BFPValue:
         value = BFPValue.__new__(BFPValue)
         value._copy(self)
         return value
+
+    def with_part(self, codes: Tensor, exponent: Exponent) -> BFPValue:
+        """The same value with other codes of the same shape, at another exponent."""
+        twin = self._twin()
+        twin._parts = ((codes, exponent),)
+        return twin
+
+    def with_sums(self, sums: Sums) -> BFPValue:
+        """The same value of other sums, of the same shape."""
+        twin = self._twin()
+        twin._sums = sums
+        return twin
 
     def cloned(self) -> BFPValue:
         """The same value with codes of its own; sums, which nobody writes, are shared."""

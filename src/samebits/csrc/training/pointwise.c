@@ -7,6 +7,8 @@
 
 #include "exponent.h"
 #include "parallel.h"
+#include "parts.h"
+#include "shift.h"
 
 /* --- largest magnitude and requantization (1.1, 1.2) ---------------------------------------- */
 
@@ -60,26 +62,29 @@ static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Sh
     return top;
 }
 
-/* Adds the bias J = W * 2**15 - A (exponent e_b) to acc (exponent *common), both brought to the
- * exponent that leaves the bias 30 bits, which is stored in *common (5). `bias` is scratch of c.
- * Returns the largest magnitude, or -1 and changes nothing when the bias is all zeros. */
-int64_t samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, int64_t e_b, const int8_t *w,
-                           const int16_t *a, int32_t *bias, int64_t *common, int threads) {
-    int64_t top = 0, bits = 0;
+/* Adds the bias J = W * 2**15 - A (exponent *e_b) to acc, in place, both brought to the exponent that
+ * leaves the bias 30 bits (5). `bias` is scratch of c. largest, exponent: those of acc; a bias that
+ * is all zeros changes neither. */
+void samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, const int64_t *largest,
+                        const int64_t *exponent, const int64_t *e_b, const int8_t *w,
+                        const int16_t *a, int32_t *bias, int64_t *top, int64_t *common,
+                        int threads) {
+    int64_t most = 0, bits = 0, found = 0;
     for (int64_t k = 0; k < c; k++) {
         bias[k] = w[k] * 32768 - a[k];
         int64_t v = samebits_magnitude64(bias[k]);
-        top = SAMEBITS_MAX(top, v);
+        most = SAMEBITS_MAX(most, v);
     }
-    if (top == 0) return -1;
-    while (top >> bits) bits++;
-    int64_t exponent = *common;
-    if (e_b + bits - 30 > *common) *common = e_b + bits - 30;
-    Shift s = shift_by(e_b - *common);
+    *top = *largest;
+    *common = *exponent;
+    if (most == 0) return;
+    while (most >> bits) bits++;
+    if (*e_b + bits - 30 > *common) *common = *e_b + bits - 30;
+    Shift s = shift_by(*e_b - *common);
     for (int64_t k = 0; k < c; k++) bias[k] = (int32_t)scale64(bias[k], s);
-    Shift32 down = shift32_by(exponent - *common);
-    PARALLEL_MAX(rows, rows * c, top, add_bias_range(acc + lo * c, len, c, down, bias))
-    return top;
+    Shift32 down = shift32_by(*exponent - *common);
+    PARALLEL_MAX(rows, rows * c, found, add_bias_range(acc + lo * c, len, c, down, bias))
+    *top = found;
 }
 
 /* sum over rows of g, per channel (bias gradient, 7). */
@@ -199,12 +204,6 @@ int samebits_add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int
     PARALLEL(n, n, add_range(a + lo, b + lo, len, sa, sb, s, y + lo))
     return FINE;
 }
-
-/* One addend of `samebits_add_grad`: codes of 16 or 32 bits, and the exponent that scales them. */
-typedef struct {
-    const void *codes;
-    int64_t width, by;
-} Addend;
 
 #define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from samebits.arena import aligned
 from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import MemoryLayout, layout
-from samebits.codegen.plan import aligned
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
 from samebits.reports.html import Figures, Fold, PageBlock, Paragraph, Section, Table

@@ -62,9 +62,13 @@ def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | 
     dx = dw = db = None
     if call.wanted[0] and is_wanted("input"):
         g16, exponent = for_input(g, e_g, e_w, bits)
-        acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
-        part = k.requantize(as_input(acc, codes), largest, exponent, bits)
-        dx = BFPValue(*as_gradient(part))
+        if isinstance(exponent, int):
+            image, own = k.input_gradient(as_image(g16), as_kernel(w), shape, exponent, bits)
+            dx = BFPValue(as_input(image, codes), own)
+        else:
+            acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
+            part = k.requantize(as_input(acc, codes), largest, exponent, bits)
+            dx = BFPValue(*as_gradient(part))
     if call.wanted[1] and is_wanted("weight"):
         t, exponent = for_weight(g, e_g, e_x)
         exponent = exponent + by_channel(up, shape)

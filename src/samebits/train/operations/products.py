@@ -14,7 +14,6 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.spec import formats
 from samebits.train.value import BFPValue, Weight, as_gradient, bfp32, gradient_in, requantized
 
 
@@ -88,7 +87,7 @@ def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> 
         return BFPValue(codes.to(torch.int32).view(weight.shape), int(own))
     codes, exponent = k.shorten(acc, largest, exponent)
     codes = codes if weight.dim() == 4 else codes.reshape(weight.shape)
-    return BFPValue(codes, exponent, bound=min(largest, formats.Q32))
+    return BFPValue(codes, exponent, bound=largest)
 
 
 def bias_gradient(g: Tensor, e_g: Exponent) -> BFPValue:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from samebits.arena import ArenaBuffer, live_bound, plan
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
-from samebits.codegen.plan import ArenaBuffer, live_bound, plan
 from samebits.ir.graph import GraphBuilder
 
 LIFETIMES = st.lists(

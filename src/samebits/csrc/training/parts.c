@@ -1,0 +1,213 @@
+/* Codes and their one exponent (docs/spec/training.md, 1): kernels that find exponents and largest
+ * magnitudes, and leave them in memory for those that read them, so that a whole step can run
+ * without a caller between its kernels. A function that returns an int returns a `Status`. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "exponent.h"
+#include "parallel.h"
+#include "parts.h"
+
+/* a + sign * b, of exponents. */
+void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *sum) {
+    *sum = *a + sign * *b;
+}
+
+/* Codes of `bits` bits of `type` bits each, one after the other. */
+static int64_t largest_of(const void *v, int type, int64_t n, int threads) {
+    if (type == 8) return samebits_max_i8(v, n, threads);
+    if (type == 16) return samebits_max_i16(v, n, threads);
+    if (type == 32) return samebits_max_i32(v, n, threads);
+    return samebits_max_i64(v, n, threads);
+}
+
+/* max|v| of integers of 8 to 64 bits. */
+void samebits_largest(const void *v, int type, int64_t n, int64_t *largest, int threads) {
+    *largest = largest_of(v, type, n, threads);
+}
+
+static int64_t read_integer(const void *v, int type, int64_t at) {
+    return type == 8    ? ((const int8_t *)v)[at]
+           : type == 16 ? ((const int16_t *)v)[at]
+           : type == 32 ? ((const int32_t *)v)[at]
+                        : ((const int64_t *)v)[at];
+}
+
+static void write_integer(void *v, int type, int64_t at, int64_t value) {
+    if (type == 8)
+        ((int8_t *)v)[at] = (int8_t)value;
+    else if (type == 16)
+        ((int16_t *)v)[at] = (int16_t)value;
+    else if (type == 32)
+        ((int32_t *)v)[at] = (int32_t)value;
+    else
+        ((int64_t *)v)[at] = value;
+}
+
+#define MOST_RIGHT 24 /* bits by which 32-bit rounding of magnitudes up to Q32 can shift right */
+
+/* rne(v * 2**by) of integers of 32 or 64 bits, as codes of 8 to 32. */
+static void scale(const void *v, int type, int64_t n, int64_t by, void *out, int to, int threads) {
+    if (type == 32 && by < -MOST_RIGHT)
+        for (int64_t i = 0; i < n; i++)
+            write_integer(out, to, i, scale64(((const int32_t *)v)[i], shift_by(by)));
+    else if (type == 32 && to == 8)
+        samebits_scale_i32_i8(v, n, by, out, threads);
+    else if (type == 32 && to == 16)
+        samebits_scale_i32_i16(v, n, by, out, threads);
+    else if (type == 32)
+        samebits_scale_i32_i32(v, n, by, out, threads);
+    else if (to == 8)
+        samebits_scale_i64_i8(v, n, by, out, threads);
+    else if (to == 16)
+        samebits_scale_i64_i16(v, n, by, out, threads);
+    else
+        samebits_scale_i64_i32(v, n, by, out, threads);
+}
+
+/* acc * 2**exponent as codes of `bits` bits, of which `largest` = max|acc| decides the exponent
+ * (1.1). acc: integers of 32 or 64 bits; codes of `to` bits in memory. OUT_OF_RANGE: `own` is the
+ * exponent that it would have. */
+int samebits_requantize(const void *acc, int type, int64_t n, const int64_t *largest,
+                        const int64_t *exponent, int bits, void *codes, int to, int64_t *own,
+                        int threads) {
+    int64_t top = *largest;
+    if (top == 0) {
+        memset(codes, 0, (size_t)(n * (to / 8)));
+        *own = EXPONENT_MIN;
+        return FINE;
+    }
+    int64_t by = requantize_by(top, *exponent, bits);
+    *own = *exponent + by;
+    if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
+    scale(acc, type, n, -by, codes, to, threads);
+    return FINE;
+}
+
+/* acc * 2**exponent as codes of 32 bits, shifted right only as far as they must be (1.2). */
+void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *largest,
+                      const int64_t *exponent, int32_t *codes, int64_t *own, int threads) {
+    int64_t by = shorten_by(*largest);
+    *own = *largest == 0 ? EXPONENT_MIN : *exponent + by;
+    scale(acc, type, n, -by, codes, 32, threads);
+}
+
+/* The sum of parts of a gradient, aligned to the largest exponent among those that are not zero, as codes of 32
+ * bits (1.3): a pass for its largest magnitude, and one that writes it. parts: of each the address
+ * of its codes, their type (16 or 32 bits), and the address of its exponent. */
+int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *codes, int64_t *own,
+                     int threads) {
+    Addend *sides = malloc((size_t)count * sizeof *sides);
+    if (!sides) return NO_MEMORY;
+    int64_t least = INT64_MAX, live = INT64_MIN;
+    for (int64_t i = 0; i < count; i++, parts += 3) {
+        sides[i] = (Addend){(const void *)(intptr_t)parts[0], parts[1],
+                            *(const int64_t *)(intptr_t)parts[2]};
+        least = SAMEBITS_MIN(sides[i].by, least);
+    }
+    /* The exponents decide alone, but for parts that are all zeros, which must not count. */
+    for (int64_t i = 0; i < count; i++)
+        if (sides[i].by > live &&
+            (sides[i].by == least ||
+             largest_of(sides[i].codes, (int)sides[i].width, n, threads) > 0))
+            live = sides[i].by;
+    for (int64_t i = 0; i < count; i++) /* above 0 of zeros alone */
+        sides[i].by = SAMEBITS_MIN(sides[i].by - live, 0);
+    int64_t top = samebits_add_grad(sides, count, n, 0, NULL, threads), by = shorten_by(top);
+    *own = top == 0 ? EXPONENT_MIN : live + by;
+    samebits_add_grad(sides, count, n, -by, codes, threads);
+    free(sides);
+    return FINE;
+}
+
+/* --- products (5 and 7) ---------------------------------------------------------------------- */
+
+static int is_depthwise(const Conv *s) {
+    return s->groups > 1 && s->groups == s->ci && s->groups == s->co;
+}
+
+/* The sums of a convolution, or of the matrix product that is one of a single row of pixels. */
+int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
+                      int64_t *largest, int threads) {
+    int plain = s->n == 1 && s->h == 1 && s->kh == 1 && s->kw == 1 && s->groups == 1 &&
+                s->pad_h == 0 && s->pad_w == 0 && s->w == s->ow && s->w <= 2 * s->co;
+    if (plain)
+        *largest = samebits_product(x, w, s->w, s->co, s->ci, out, threads);
+    else if (is_depthwise(s))
+        *largest = samebits_depthwise(s, x, w, out, threads);
+    else
+        *largest = samebits_conv(s, x, w, out, threads);
+    return *largest < 0 ? NO_MEMORY : FINE;
+}
+
+/* The input gradient of a 16-bit gradient g as codes of `bits` bits in int16. sums: room for them,
+ * 8 bytes each; they have 32 bits where weights and gradient tell that none can leave those. */
+int samebits_input_gradient(const Conv *s, const int16_t *g, const int8_t *w,
+                            const int64_t *exponent, int bits, void *sums, int16_t *codes,
+                            int64_t *own, int threads) {
+    int64_t n = s->n * s->h * s->w * s->ci, columns = s->ci / s->groups, largest;
+    int64_t of_w = s->co * columns * s->kh * s->kw, of_g = s->n * s->oh * s->ow * s->co;
+    int wide = 0;
+    if (is_depthwise(s)) {
+        memset(sums, 0, (size_t)n * 4);
+        largest = samebits_depthwise_input_grad(s, g, w, sums, threads);
+    } else {
+        /* Every sum is at most max|g| times the sum of |w| that meets one input channel. */
+        int64_t reach = samebits_reach(w, s->groups, of_w / (s->groups * columns), columns);
+        if (reach < 0) return NO_MEMORY;
+        wide = samebits_max_i16(g, of_g, threads) * reach > Q32;
+        if (s->stride_h != 1 || s->stride_w != 1) memset(sums, 0, (size_t)n * (wide ? 8 : 4));
+        largest = samebits_conv_input_grad(s, g, w, sums, wide, threads);
+    }
+    if (largest < 0) return NO_MEMORY;
+    return samebits_requantize(sums, wide ? 64 : 32, n, &largest, exponent, bits, codes, 16, own,
+                               threads);
+}
+
+/* The weight gradient's sums of g (`type` bits, 16 or 32), of 32 bits or, wide, of 64. */
+int samebits_weight_gradient(const Conv *s, const void *g, int type, const int8_t *x, void *sums,
+                             int wide, int64_t *largest, int threads) {
+    if (is_depthwise(s)) {
+        memset(sums, 0, (size_t)(s->co * s->kh * s->kw) * 8);
+        *largest = samebits_depthwise_weight_grad(s, g, type, x, sums, threads);
+    } else {
+        *largest = samebits_conv_weight_grad(s, g, type, x, sums, wide, threads);
+    }
+    return *largest < 0 ? NO_MEMORY : FINE;
+}
+
+/* --- memory ---------------------------------------------------------------------------------- */
+
+/* Zeros. */
+void samebits_zeros(void *to, int64_t bytes) { memset(to, 0, (size_t)bytes); }
+
+#define MOST_AXES 8
+
+/* The same integers in another order, or as another type. layout: of each of `axes` axes its size,
+ * its step in `from` and its step in `to`, in elements. */
+void samebits_copy(const void *from, int type, void *to, int of, int64_t axes,
+                   const int64_t *layout) {
+    int64_t index[MOST_AXES] = {0}, a = 0, b = 0;
+    for (int64_t axis = 0; axis < axes; axis++)
+        if (layout[3 * axis] == 0) return;
+    for (;;) {
+        int64_t axis = axes - 1;
+        if (axis < 0) {
+            write_integer(to, of, 0, read_integer(from, type, 0));
+            return;
+        }
+        const int64_t *last = layout + 3 * axis;
+        for (int64_t i = 0; i < last[0]; i++)
+            write_integer(to, of, b + i * last[2], read_integer(from, type, a + i * last[1]));
+        while (--axis >= 0) {
+            const int64_t *own = layout + 3 * axis;
+            a += own[1];
+            b += own[2];
+            if (++index[axis] < own[0]) break;
+            a -= own[1] * own[0];
+            b -= own[2] * own[0];
+            index[axis] = 0;
+        }
+        if (axis < 0) return;
+    }
+}

@@ -1,0 +1,146 @@
+"""Codes and their one exponent in C, and how kernels call C (training.md 1)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import c_int64
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.errors import RangeError
+from samebits.kernels.eager import Eager
+from samebits.kernels.geometry import not_finite
+from samebits.kernels.library import failure
+from samebits.kernels.memory import (
+    GRADIENT,
+    I8,
+    I16,
+    I32,
+    I64,
+    INTEGERS,
+    SUMS,
+    dense,
+    integers,
+    like,
+    pointer,
+)
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.rows import Exponent
+from samebits.spec import formats
+
+CELL = c_int64 * 1
+BITS_OF = {I8: 8, I16: 16, I32: 32, I64: 64}
+CODES = (I8, I16, I32)
+_threads = torch.get_num_threads
+
+
+class NativeParts(Eager):
+    """The part of `Native` that finds exponents and largest magnitudes.
+
+    These go to C and come from it in memory: `_at` is the place of a number that is known, `_out`
+    of one that C will write. A kernel that calls C by `_run` alone, and does nothing else with
+    numbers, can be recorded (`routine`).
+    """
+
+    _c: SimpleNamespace
+
+    def _at(self, value: Exponent) -> Any:
+        """Where C reads a number."""
+        assert isinstance(value, int)
+        return CELL(value)
+
+    def _out(self) -> Any:
+        """Where C writes a number, which is then its item 0."""
+        return CELL()
+
+    def _address(self, address: int | None) -> Any:
+        """An address, for `_words`."""
+        return address or 0
+
+    def _words(self, words: Sequence[Any]) -> Any:
+        """A list of numbers, addresses and places as C reads it."""
+        found = [ctypes.addressof(w) if isinstance(w, CELL) else w for w in words]
+        made: Any = (c_int64 * len(words))(*found)
+        made.places = words  # they live as long
+        return made
+
+    def _run(
+        self,
+        function: Any,
+        *arguments: Any,
+        found: Any = None,
+        unfit: Callable[[float], RangeError] = not_finite,
+    ) -> None:
+        """Call a function of C. Raises RangeError and MemoryError where it says that it failed.
+
+        found: where the number is that does not fit; None: the last that C writes. unfit: the error
+        of one that is not finite
+        """
+        if status := function(*arguments):
+            if found is None:
+                found = next(a for a in reversed(arguments) if isinstance(a, CELL))
+            raise failure(status, found[0], unfit)
+
+    def largest_of(self, v: Tensor) -> int:
+        v, n, largest = dense(v), v.numel(), self._out()
+        of_v = (pointer(v, n, *INTEGERS), BITS_OF[v.dtype], n)
+        self._run(self._c.samebits_largest, *of_v, largest, _threads())
+        return largest[0]
+
+    def requantize(
+        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
+    ) -> Part:
+        if isinstance(exponent, Tensor) or divisor != 1:
+            return super().requantize(acc, largest, exponent, bits, divisor)
+        acc, n = sums(acc), acc.numel()
+        out, own = torch.empty_like(acc, dtype=CODE_TYPE[bits]), self._out()
+        of_acc = (pointer(acc, n, *SUMS), BITS_OF[acc.dtype], n)
+        codes = (pointer(out, n, *CODES), BITS_OF[out.dtype])
+        places = (self._at(largest), self._at(exponent))
+        self._run(self._c.samebits_requantize, *of_acc, *places, bits, *codes, own, _threads())
+        return out, own[0]
+
+    def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
+        """Sums of 32 bits that are known to fit are their own codes."""
+        if isinstance(exponent, Tensor):
+            return super().shorten(acc, largest, exponent)
+        if acc.dtype is I32 and type(largest) is int and 0 < largest <= formats.Q32:
+            return acc, exponent
+        acc, n = sums(acc), acc.numel()
+        out = torch.empty_like(acc, dtype=I32)
+        of_acc, own = (pointer(acc, n, *SUMS), BITS_OF[acc.dtype], n), self._out()
+        places = (self._at(largest), self._at(exponent), pointer(out, n, I32), own)
+        self._run(self._c.samebits_shorten, *of_acc, *places, _threads())
+        return out, own[0]
+
+    def resolve(self, parts: list[Part]) -> Part:
+        """Which parts are zeros alone, and do not count, is found in C."""
+        if len(parts) == 1 or any(isinstance(e, Tensor) or c.dtype is I8 for c, e in parts):
+            return super().resolve(parts)
+        order = dense(parts[0][0])
+        n, own = order.numel(), self._out()
+        sides = [(like(codes, order), exponent) for codes, exponent in parts]
+        words = self._words(
+            [
+                word
+                for codes, exponent in sides
+                for word in (
+                    self._address(pointer(codes, n, *GRADIENT)),
+                    BITS[codes.dtype],
+                    self._at(exponent),
+                )
+            ]
+        )
+        out = torch.empty_like(order, dtype=I32)
+        places = (words, len(sides), n, pointer(out, n, I32), own, _threads())
+        self._run(self._c.samebits_resolve, *places)
+        return out, own[0]
+
+
+def sums(v: Tensor) -> Tensor:
+    """v as dense int32 or int64, in its order if it is dense."""
+    return dense(v if v.dtype is I64 else integers(v, I32))

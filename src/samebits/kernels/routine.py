@@ -1,0 +1,418 @@
+"""Routines: the kernel calls of a computation as data, which one C function runs.
+
+Native kernels call C with addresses alone; exponents and largest magnitudes lie in memory
+(csrc/training/parts.c). So what they call while a computation runs once on tensors of some shapes
+is all that it ever calls. A `RoutineRecorder` is the native kernels, writing down their calls:
+Python that does nothing else with numbers and tensors is told by them completely. Where it does
+more, the recorder refuses (`NotRecordableError`): torch computes something, or a number is read.
+
+A routine has memory of its own, in which tensors share places as far as they are not needed at the
+same time, and runs in parts ("forward", "backward") one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from samebits import arena
+from samebits.errors import UnsupportedError
+from samebits.kernels import declarations, library, memory
+from samebits.kernels.memory import INTEGERS
+from samebits.kernels.native import Native
+from samebits.kernels.native_parts import BITS_OF
+from samebits.kernels.rows import Exponent
+
+ALIGNMENT = 64  # bytes
+CHUNK = 256  # numbers that lie together
+MOST_AXES = 8  # of `samebits_copy`
+TYPES: dict[torch.dtype, Any] = {
+    torch.int8: ctypes.c_int8, torch.uint8: ctypes.c_uint8, torch.int16: ctypes.c_int16,
+    torch.int32: ctypes.c_int32, torch.int64: ctypes.c_int64, torch.float64: ctypes.c_double,
+}  # fmt: skip
+_threads = torch.get_num_threads
+aten: Any = torch.ops.aten
+MADE = {  # of torch's functions that make tensors whose elements nobody knows
+    *(aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default),
+    *(aten.new_empty.default, aten.new_empty_strided.default),
+}
+ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default}
+COPIES = {aten.clone.default, aten._to_copy.default}
+
+
+class NotRecordableError(UnsupportedError):
+    """A computation does what no kernel call tells."""
+
+
+class RoutineNumber(int):
+    """A number that a routine finds, as it was when it was recorded. It may go to kernels, and be
+    added to others; reading it ends the recording."""
+
+    recorder: RoutineRecorder
+    place: int  # its address
+
+    def __add__(self, other: int) -> RoutineNumber:
+        return self.recorder.sum(self, other, 1)
+
+    def __radd__(self, other: int) -> RoutineNumber:
+        return self.recorder.sum(self, other, 1)
+
+    def __sub__(self, other: int) -> RoutineNumber:
+        return self.recorder.sum(self, other, -1)
+
+    def __rsub__(self, other: int) -> RoutineNumber:
+        return self.recorder.sum(other, self, -1)
+
+    def __neg__(self) -> RoutineNumber:
+        return self.recorder.sum(0, self, -1)
+
+    def _read(self, *_: Any) -> NoReturn:
+        raise NotRecordableError("an exponent or a largest magnitude is read")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _read
+    __bool__ = __int__ = __index__ = __float__ = __hash__ = __str__ = __format__ = _read
+    __mul__ = __rmul__ = __floordiv__ = __mod__ = __lshift__ = __rshift__ = __pow__ = _read
+    __rlshift__ = __rrshift__ = __rpow__ = __abs__ = __and__ = __or__ = __xor__ = _read
+    bit_length = _read
+
+
+def number(cell: int) -> int:
+    """The number that a cell had when it was recorded; another number as it is."""
+    return int.__add__(cell, 0)
+
+
+class _Place:
+    """Where C reads or writes a number while it is recorded."""
+
+    def __init__(self, recorder: RoutineRecorder, address: int) -> None:
+        self.recorder, self.address = recorder, address
+
+    def __getitem__(self, _: int) -> RoutineNumber:
+        return self.recorder.cell_at(self.address)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Numbers and addresses that C reads as a list; they lie among the words of the call."""
+
+    words: tuple[int | _Address, ...]
+
+
+@dataclass(frozen=True)
+class _Address:
+    """A word that is an address."""
+
+    value: int
+
+
+@dataclass
+class _Call:
+    """A call: its kernel's number, a word for each argument, and the lists among them."""
+
+    kernel: int
+    words: list[int | _Address | _Words]
+
+
+@dataclass(eq=False)
+class Routine:
+    """Kernel calls over memory of their own.
+
+    parts:  words of the calls of each part (see `declarations.RUNNER`)
+    memory: in which the tensors of the calls lie
+    kept:   what else they read: it lives as long
+    """
+
+    parts: dict[str, Tensor]
+    memory: Tensor
+    kept: list[Any]
+    run_words: Callable[..., int] = field(repr=False)
+    moved: Callable[[int], int] = field(repr=False)  # where what lay at an address lies now
+
+    def run(self, part: str) -> bool:
+        """Run the calls of a part; whether all of them could be run (memory, exponents)."""
+        words = self.parts[part]
+        found: int = self.run_words(memory.address_of(words), words.numel(), _threads())
+        return found < 0
+
+    def tensor(self, v: Tensor) -> Tensor:
+        """A tensor of the recording in the routine's memory."""
+        kind = TYPES[v.dtype]
+        span = 1 + sum((n - 1) * step for n, step in zip(v.shape, v.stride(), strict=True))
+        room = (kind * span).from_address(self.moved(memory.address_of(v)))
+        flat = torch.frombuffer(room, dtype=v.dtype)
+        return flat.as_strided(v.shape, v.stride())
+
+
+class RoutineRecorder(Native):
+    """Native kernels that write down their calls. Use it by `kernels.recording`."""
+
+    def __init__(self, native: Native) -> None:
+        super().__init__(library=_Names())
+        self._library = native._c
+        names = declarations.routine_names(library.text())
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._calls: dict[str, list[_Call]] = {}
+        self._part: list[_Call] = []
+        self._own: dict[int, Tensor] = {}  # tensors that calls write and read, by storage
+        self._kept: list[Any] = []
+        self._free: list[int] = []  # places for numbers
+
+    # --- numbers ----------------------------------------------------------------------------
+
+    def _new_place(self) -> int:
+        if not self._free:
+            self._kept.append(chunk := (ctypes.c_int64 * CHUNK)())
+            first = ctypes.addressof(chunk)
+            self._free = list(range(first, first + 8 * CHUNK, 8))
+        return self._free.pop(0)
+
+    def cell_at(self, address: int) -> RoutineNumber:
+        """The number at an address, as it is now."""
+        made = RoutineNumber(ctypes.c_int64.from_address(address).value)
+        made.recorder, made.place = self, address
+        return made
+
+    def input_cell(self, value: int) -> RoutineNumber:
+        """A number that the routine's caller gives, by writing it (`RoutineNumber.place`)."""
+        address = self._new_place()
+        ctypes.c_int64.from_address(address).value = value
+        return self.cell_at(address)
+
+    def sum(self, a: int, b: int, sign: int) -> RoutineNumber:
+        """a + sign * b of exponents."""
+        out = self._out()
+        self._run(self._c.samebits_exponent_sum, self._at(a), self._at(b), sign, out)
+        return out[0]
+
+    def _at(self, value: Exponent) -> Any:
+        if isinstance(value, RoutineNumber):
+            return _Place(self, value.place)
+        assert isinstance(value, int)
+        return _Place(self, self.input_cell(value).place)
+
+    def _out(self) -> Any:
+        return _Place(self, self._new_place())
+
+    def _words(self, words: Sequence[Any]) -> Any:
+        """A list of numbers, and of addresses: places, and integers as large as these."""
+        return _Words(tuple(_Address(w.address) if isinstance(w, _Place) else w for w in words))
+
+    def _address(self, address: int | None) -> Any:
+        return _Address(address or 0)
+
+    # --- calls ------------------------------------------------------------------------------
+
+    def _run(self, function: Any, *arguments: Any, **_: Any) -> None:
+        """Call a function of C, and write it down."""
+        kinds = library.functions()[function].parameters
+        words: list[int | _Address | _Words] = []
+        given: list[Any] = []
+        for argument, (name, kind) in zip(arguments, kinds, strict=True):
+            if name == declarations.THREADS:
+                given.append(argument)
+                continue
+            word: int | _Address | _Words
+            passed: Any
+            if isinstance(argument, RoutineNumber):
+                raise NotRecordableError(f"{function} takes an exponent that is read")
+            if isinstance(argument, _Words):
+                word = argument
+                values = [w.value if isinstance(w, _Address) else w for w in argument.words]
+                passed = (ctypes.c_int64 * len(values))(*values)
+            elif isinstance(argument, _Place):
+                word, passed = _Address(argument.address), argument.address
+            elif isinstance(argument, ctypes.Structure):
+                self._kept.append(argument)
+                word, passed = _Address(ctypes.addressof(argument)), ctypes.byref(argument)
+            elif "*" in kind:
+                word, passed = _Address(argument or 0), argument
+            elif kind == "double":
+                word, passed = library.bits_of(argument), argument
+            else:
+                word = passed = int(argument)
+            words.append(word)
+            given.append(passed)
+        if getattr(self._library, function)(*given):
+            raise NotRecordableError(f"{function} fails")
+        self._part.append(_Call(self._numbers[function], words))
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Write down the calls of a part, in a with block. Raises NotRecordableError in it."""
+        self._part = self._calls[name] = []
+        memory.WATCHED.append(self._kept.append)
+        try:
+            with _Torch(self):
+                yield
+        finally:
+            memory.WATCHED.pop()
+
+    # --- memory -----------------------------------------------------------------------------
+
+    def made(self, v: Tensor) -> Tensor:
+        """Take a tensor into the routine's memory: nobody needs what it held before."""
+        self._own.setdefault(memory.storage_of(v)[0], v)
+        return v
+
+    def zeroed(self, v: Tensor) -> None:
+        """A call that writes zeros to a dense tensor."""
+        place = memory.pointer(v, v.numel(), v.dtype)
+        self._run(self._c.samebits_zeros, place, v.numel() * v.element_size())
+
+    def copied(self, source: Tensor, target: Tensor) -> None:
+        """A call that copies integers, in any order of memory."""
+        kinds = {source.dtype, target.dtype}
+        if not kinds <= {*INTEGERS} or source.dim() > MOST_AXES:
+            raise NotRecordableError(f"torch copies {source.dtype} as {target.dtype}")
+        source = source.expand(target.shape)
+        strides = zip(target.shape, source.stride(), target.stride(), strict=True)
+        layout = _Words(tuple(word for axis in strides for word in axis))
+        sides = [(memory.address_of(v), BITS_OF[v.dtype]) for v in (source, target)]
+        self._run(self._c.samebits_copy, *sides[0], *sides[1], target.dim(), layout)
+
+    def finish(self, *results: Tensor) -> Routine:
+        """The routine of all that was written down.
+
+        results: tensors that are read from outside, whenever; their storages are never shared
+        """
+        starts = sorted(self._own)
+        sizes = [memory.storage_of(self._own[start])[1] for start in starts]
+
+        def owner(address: int) -> int | None:
+            at = bisect_right(starts, address) - 1
+            return at if at >= 0 and address < starts[at] + max(sizes[at], 1) else None
+
+        uses: dict[int, list[int]] = {}
+        calls = [call for part in self._calls.values() for call in part]
+        for place, call in enumerate(calls):
+            for address in _addresses(call):
+                if (index := owner(address)) is not None:
+                    uses.setdefault(index, []).append(place)
+        for v in results:
+            index = owner(memory.address_of(v))
+            assert index is not None
+            uses[index] = [0, len(calls)]
+        indices = list(uses)
+        buffers = [
+            arena.ArenaBuffer(arena.aligned(sizes[i], ALIGNMENT), min(uses[i]), max(uses[i]))
+            for i in indices
+        ]
+        planned = arena.plan(buffers)
+        room = torch.empty(planned.peak + ALIGNMENT, dtype=torch.uint8, device="cpu")
+        base = arena.aligned(memory.address_of(room), ALIGNMENT)
+        moved = {i: base + o - starts[i] for i, o in zip(indices, planned.offsets, strict=True)}
+
+        def new(address: int) -> int:
+            index = owner(address)
+            return address if index is None else address + moved[index]
+
+        parts = {name: _encoded(own, new) for name, own in self._calls.items()}
+        kept = [v for v in self._kept if not self._is_own(v)]
+        return Routine(parts, room, kept, self._library.samebits_run, new)
+
+    def _is_own(self, v: Any) -> bool:
+        return isinstance(v, Tensor) and memory.storage_of(v)[0] in self._own
+
+
+class _Names:
+    """The functions of C by name alone: they are called by `RoutineRecorder._run` or not at all."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = library.functions().get(name)
+        if function is None or not function.is_routine:
+            return _refused(name)
+        return _Name(name)
+
+
+class _Name(str):
+    """A function of C; calling it refuses."""
+
+    def __call__(self, *_: Any) -> NoReturn:
+        _refused(self)()
+
+
+def _refused(name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any) -> NoReturn:
+        raise NotRecordableError(f"{name} gives numbers to Python")
+
+    return refuse
+
+
+class _Torch(TorchDispatchMode):
+    """A watch on what torch does beside the kernels: views are free, copies and zeros are calls."""
+
+    def __init__(self, recorder: RoutineRecorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function, and write down what it does to elements."""
+        result = func(*args, **(kwargs or {}))
+        if func in MADE:
+            return self._recorder.made(result)
+        if func in ZEROS:
+            if func is not aten.zero_.default:
+                self._recorder.made(result)
+            self._recorder.zeroed(result)
+        elif func in COPIES:
+            self._recorder.copied(args[0], self._recorder.made(result))
+        elif func is aten.copy_.default:
+            self._recorder.copied(args[1], args[0])
+        elif not _is_view(func, result, args):
+            raise NotRecordableError(f"torch computes {func.__name__.partition('.')[0]}")
+        return result
+
+
+def _is_view(func: Any, result: Any, args: Any) -> bool:
+    """Whether a function only gives tensors over the memory of its arguments."""
+    if func._schema.is_mutable:
+        return False
+    given, found = (
+        {memory.storage_of(t)[0] for t in tree_leaves(those) if isinstance(t, Tensor)}
+        for those in (args, result)
+    )
+    return bool(found) and found <= given
+
+
+def _addresses(call: _Call) -> Iterator[int]:
+    """All addresses that a call is given."""
+    for word in call.words:
+        for each in word.words if isinstance(word, _Words) else (word,):
+            if isinstance(each, _Address):
+                yield each.value
+
+
+def _encoded(calls: Sequence[_Call], new: Callable[[int], int]) -> Tensor:
+    """The words of calls, in whose lists and arguments addresses are those of the routine."""
+
+    def plain(word: int | _Address) -> int:
+        return new(word.value) if isinstance(word, _Address) else word
+
+    sizes = [
+        len(c.words) + sum(len(w.words) for w in c.words if isinstance(w, _Words)) for c in calls
+    ]
+    made = torch.empty(sum(sizes) + 2 * len(calls), dtype=torch.int64, device="cpu")
+    base, found = memory.address_of(made), list[int]()
+    for call, size in zip(calls, sizes, strict=True):
+        found += (call.kernel, size)
+        lists, end = list[int](), len(found) + len(call.words)
+        for word in call.words:
+            if isinstance(word, _Words):
+                found.append(base + 8 * (end + len(lists)))
+                lists += map(plain, word.words)
+            else:
+                found.append(plain(word))
+        found += lists
+    made.copy_(torch.tensor(found, dtype=torch.int64, device="cpu"))
+    return made

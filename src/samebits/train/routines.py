@@ -1,0 +1,365 @@
+"""Passes of a graph as routines: all kernel calls of a forward or a backward pass in one call of C.
+
+A graph that is walked once under a recorder gives a routine (`kernels.routine`). It takes the
+place of walks where it gives the same bits on numbers that it has not seen. What cannot be recorded
+is walked, and so is a pass in which an exponent leaves its range: the walk knows in which layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import operator
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samebits import kernels
+from samebits.errors import RangeError
+from samebits.kernels.memory import address_of
+from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
+from samebits.train.deferred import ShardUpdate, defer, deferred_updates
+from samebits.train.graph import TrainingGraph, backward, called, forward
+from samebits.train.sums import Sums
+from samebits.train.tensor import BFPTensor
+from samebits.train.value import BFPValue, Weight, same_parts
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+class RecordedGraph:
+    """A graph whose passes are a routine as soon as one is recorded, and walks till then."""
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        self.graph = graph
+        self.reason = ""  # why there is no routine
+        self._recorded: RecordedPasses | None = None
+        self._user: weakref.ref[_Kept] | None = None  # whose values the routine's memory holds
+
+    def __call__(self, x: Tensor) -> BFPTensor:
+        """The output for an input, as autograd sees it."""
+        return called(self.graph, self, x)
+
+    def forward(self, x: Any, weights: Sequence[Weight], keep: bool) -> tuple[BFPValue, _Kept]:
+        """The output, and with `keep` what a backward pass needs. Raises as `graph.forward`."""
+        kept = _Kept(x, weights)
+        recorded = self._recorded
+        if recorded is not None and not (keep and self._is_used()) and recorded.fits(x, weights):
+            output = recorded.forward(x)
+            if output is not None:
+                if keep:
+                    kept.recorded, self._user = recorded, weakref.ref(kept)
+                return output, kept
+        output, kept.walked = forward(self.graph, x, weights, keep)
+        if not keep:
+            self._record(kept, None)
+        return output, kept
+
+    def backward(self, kept: _Kept, grad: BFPValue) -> list[BFPValue | None]:
+        """The gradients of the parameters. `kept` is used up. Raises as `graph.backward`."""
+        if kept.recorded is not None:
+            self._user = None
+            found = kept.recorded.backward(grad)
+            if found is not None:
+                return found
+            with deferred_updates():  # the first pass has told them
+                _, kept.walked = forward(self.graph, kept.x, kept.weights, True)
+        found = backward(self.graph, kept.walked, grad)
+        self._record(kept, grad)
+        return found
+
+    def _is_used(self) -> bool:
+        """Whether a forward pass waits for its backward pass."""
+        return self._user is not None and self._user() is not None
+
+    def _record(self, kept: _Kept, grad: BFPValue | None) -> None:
+        """Record a routine, if none was tried yet."""
+        if self._recorded is not None or self.reason:
+            return
+        try:
+            self._recorded = record(self.graph, kept.x, kept.weights, grad)
+        except NotRecordableError as error:
+            self.reason = str(error)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A forward pass that may be followed by a backward pass: its operands, and where the values
+    are that the latter reads."""
+
+    x: Any
+    weights: Sequence[Weight]
+    walked: Any = None
+    recorded: RecordedPasses | None = None
+
+
+Place = ctypes.c_int64
+PlacedPart = tuple[Tensor, Place]  # codes, and the place of their exponent
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """Where a routine leaves a gradient: its parts, and of each its bound or the bound's place."""
+
+    parts: tuple[PlacedPart, ...]
+    bounds: tuple[int | Place | None, ...]
+
+    def value(self) -> BFPValue:
+        """The gradient, in memory of its own."""
+        parts = tuple((codes.clone(), place.value) for codes, place in self.parts)
+        bounds = (b.value if isinstance(b, Place) else b for b in self.bounds)
+        return BFPValue.of_parts(parts, tuple(bounds))
+
+
+@dataclass(frozen=True)
+class _PlacedUpdate:
+    """A change of running state, and where a routine leaves the arrays and numbers in it."""
+
+    update: ShardUpdate
+    arrays: dict[str, np.ndarray[Any, Any]]
+    numbers: dict[str, Place]
+
+    def value(self) -> ShardUpdate:
+        """The change, in memory of its own."""
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        numbers = {name: place.value for name, place in self.numbers.items()}
+        return replace(self.update, **arrays, **numbers)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedPasses:
+    """A routine of a graph's passes, and where its operands and results lie.
+
+    states: codes, delayed updates and exponents of the parameters
+    output: the value that it gives, which tells all but the numbers; sums: where these are
+    grad:   of the output; None: there is no backward pass
+    updates: of running state
+    """
+
+    routine: Routine
+    states: list[Tensor]
+    x: PlacedPart
+    output: BFPValue
+    result: PlacedPart
+    largest: Place | None
+    grad: PlacedPart | None
+    gradients: list[_Gradient | None]
+    updates: list[_PlacedUpdate]
+
+    def fits(self, x: Any, weights: Sequence[Weight]) -> bool:
+        """Whether operands lie where the routine reads them, or can be put there."""
+        own = (t for w in weights for t in (w.parts[0][0], w.delayed, w.cell))
+        return all(map(operator.is_, self.states, own))
+
+    def forward(self, x: BFPValue) -> BFPValue | None:
+        """The output in memory of its own; None where the routine could not end."""
+        (codes, exponent), (place, number) = x.whole(), self.x
+        place.copy_(codes)
+        number.value = exponent
+        if not self.routine.run(FORWARD):
+            return None
+        for update in self.updates:
+            defer(update.value())
+        found, own = self.result[0].clone(), self.result[1].value
+        return _like(self.output, found, own, None if self.largest is None else self.largest.value)
+
+    def backward(self, grad: BFPValue) -> list[BFPValue | None] | None:
+        """The gradients in memory of their own; None where the routine could not end."""
+        if self.grad is None or len(grad.parts) != 1:
+            return None
+        (codes, exponent), (place, number) = grad.parts[0], self.grad
+        if not isinstance(exponent, int) or codes.dtype is not place.dtype:
+            return None
+        place.copy_(codes)
+        number.value = exponent
+        if not self.routine.run(BACKWARD):
+            return None
+        return [None if g is None else g.value() for g in self.gradients]
+
+
+def _like(output: BFPValue, codes: Tensor, exponent: int, largest: int | None) -> BFPValue:
+    """A value as `output`, of other codes; of sums, which stay, their largest magnitude."""
+    if output.sums is None:
+        return output.with_part(codes, exponent)
+    assert largest is not None
+    sums = Sums(codes, largest, exponent, lambda: codes, output.sums.bits)
+    sums.where = output.sums.where
+    sums.keep()
+    return output.with_sums(sums)
+
+
+# --- recording --------------------------------------------------------------------------------
+
+
+def record(
+    graph: TrainingGraph, x: Any, weights: Sequence[Weight], grad: BFPValue | None
+) -> RecordedPasses:
+    """The routine of a graph's forward pass, and with a gradient of its backward pass; proved.
+
+    Raises NotRecordableError where there can be none.
+    """
+    _check_operands(x, weights, grad)
+    recorder = kernels.recorder()
+    codes, exponent = x.whole()
+    results = [recorder.made(torch.empty_like(codes).copy_(codes))]
+    x_cell = recorder.input_cell(exponent)
+    value, states = x.with_part(results[0], x_cell), [_as_recorded(w, recorder) for w in weights]
+    with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
+        output, kept = forward(graph, value, states, grad is not None)
+    results += [torch.from_numpy(v) for update in updates for v in _arrays(update).values()]
+    top = None if output.sums is None else output.sums.largest
+    found = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
+    results.append(found[0])
+    given, gradients = None, list[BFPValue | None]()
+    if grad is not None:
+        g, e_g = grad.whole()
+        given = (recorder.made(torch.empty_like(g).copy_(g)), recorder.input_cell(e_g))
+        results.append(given[0])
+        with kernels.recording(recorder, BACKWARD):
+            gradients = backward(graph, kept, BFPValue(*given))
+        results += [codes for g in gradients if g is not None for codes, _ in g.parts]
+    routine = recorder.finish(*results)
+
+    def placed(part: Any) -> PlacedPart:
+        return routine.tensor(part[0]), _place(part[1])
+
+    def gradient(g: BFPValue | None) -> _Gradient | None:
+        if g is None:
+            return None
+        bounds = (_place(b) if isinstance(b, RoutineNumber) else b for b in g.bounds)
+        return _Gradient(tuple(map(placed, g.parts)), tuple(bounds))
+
+    passes = RecordedPasses(
+        routine,
+        [t for w in weights for t in (w.parts[0][0], w.delayed, w.cell)],
+        placed((results[0], x_cell)),
+        output,
+        placed(found),
+        None if top is None else _place(top),
+        None if given is None else placed(given),
+        [gradient(g) for g in gradients],
+        [_placed_update(update, routine) for update in updates],
+    )
+    _prove(passes, graph, x, weights, grad)
+    return passes
+
+
+def _arrays(update: ShardUpdate) -> dict[str, Any]:
+    """The fields of an update that are arrays."""
+    return {name: v for name, v in vars(update).items() if isinstance(v, np.ndarray)}
+
+
+def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
+    arrays = {
+        name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in _arrays(update).items()
+    }
+    numbers = {n: _place(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
+    return _PlacedUpdate(update, arrays, numbers)
+
+
+def _place(cell: int) -> Place:
+    assert isinstance(cell, RoutineNumber)
+    return Place.from_address(cell.place)
+
+
+def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) -> None:
+    """NotRecordableError for operands whose numbers do not lie in memory as one part."""
+    if not isinstance(x, BFPValue):
+        raise NotRecordableError("the input is no BFP tensor")
+    for value in (x, *weights, *([] if grad is None else [grad])):
+        if value.by_rows:
+            raise NotRecordableError("exponents are by rows")
+        if value.sums is not None or len(value.parts) != 1 or value.allowed is not None:
+            raise NotRecordableError("an operand is masked, or has several parts")
+        if not value.device.type == "cpu":
+            raise NotRecordableError(f"tensors are on {value.device}")
+
+
+def _as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
+    """A weight whose exponent is read where it lies."""
+    cell = recorder.cell_at(address_of(weight.cell))
+    return Weight(weight.codes, cell, weight.delayed, weight.widths, weight.cell)
+
+
+# --- proof ------------------------------------------------------------------------------------
+
+
+def _prove(
+    passes: RecordedPasses,
+    graph: TrainingGraph,
+    x: BFPValue,
+    weights: Sequence[Weight],
+    grad: BFPValue | None,
+) -> None:
+    """Run the routine beside a walk, on these operands and on others.
+
+    Others have other codes, and every exponent is another: a number that was read by Python while
+    the routine was recorded would show. Raises NotRecordableError where a bit differs.
+    """
+    others = x.with_part(*_other(x.parts[0], 2)), None if grad is None else _other_grad(grad)
+    for moved, (own, g) in ((False, (x, grad)), (True, others)):
+        with _moved(weights) if moved else contextlib.nullcontext(weights) as states:
+            _compare(passes, graph, own, states, g)
+
+
+def _compare(
+    passes: RecordedPasses,
+    graph: TrainingGraph,
+    x: BFPValue,
+    weights: Sequence[Weight],
+    grad: BFPValue | None,
+) -> None:
+    """One run beside one walk."""
+    with deferred_updates() as moved:
+        found = passes.forward(x)
+    try:
+        with deferred_updates() as updates:
+            output, kept = forward(graph, x, weights, grad is not None)
+        expected = [] if grad is None else backward(graph, kept, grad)
+    except RangeError:
+        raise NotRecordableError("a proof leaves the range of exponents") from None
+    if found is None or not same_parts(found.resolved(), output.resolved()):
+        raise NotRecordableError("the routine gives another output than the walk")
+    if [u.to_bytes() for u in moved] != [u.to_bytes() for u in updates]:
+        raise NotRecordableError("the routine gives other running state than the walk")
+    own = [] if grad is None else passes.backward(grad)
+    if own is None or not all(map(_is_same, own, expected)):
+        raise NotRecordableError("the routine gives other gradients than the walk")
+
+
+def _is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.bounds == b.bounds and all(map(same_parts, a.parts, b.parts))
+
+
+def _other(part: Any, by: int) -> Any:
+    """The same codes, each in another place, at an exponent that is `by` more."""
+    codes, exponent = part
+    return torch.empty_like(codes).copy_(codes.flatten().roll(1).view(codes.shape)), exponent + by
+
+
+def _other_grad(grad: BFPValue) -> BFPValue:
+    return BFPValue(*_other(grad.parts[0], -3))
+
+
+@contextlib.contextmanager
+def _moved(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
+    """Weights whose exponents are one more or less inside a with block, in memory, too."""
+    steps = [1 - 2 * (place % 2) for place in range(len(weights))]
+    places = [Place.from_address(address_of(w.cell)) for w in weights]
+    for place, step in zip(places, steps, strict=True):
+        place.value += step
+    try:
+        yield [
+            Weight(w.codes, w.parts[0][1] + step, w.delayed, w.widths, w.cell)
+            for w, step in zip(weights, steps, strict=True)
+        ]
+    finally:
+        for place, step in zip(places, steps, strict=True):
+            place.value -= step
