@@ -170,3 +170,18 @@ def test_divided(k, divisor, threads):
             same_codes(found, expected, values, (limit, bits))
     zeros = torch.zeros(2, 3, dtype=torch.int64)
     same_codes(k.divided(zeros, 0, 5, divisor, 40), ([0] * 6, -128), [0] * 6)
+
+
+@pytest.mark.parametrize("size", [50, 51, 52, 53, 61])
+@pytest.mark.parametrize("divisor", [3 << 19, 1000003, (1 << 33) + 2, (1 << 46) - 21])
+def test_quotients_about_the_room_of_binary64(k, divisor, size):
+    """Ties and their neighbours, of sums on both sides of 2**51 and 2**53, as 32 bits of them."""
+    top = 1 << size
+    halves = [top // divisor - i for i in range(6)]
+    values = [divisor * q + divisor // 2 + j for q in halves for j in (-1, 0, 1)]
+    values = [sign * v for v in values if v <= top for sign in (1, -1)] + [top]
+    quotients = [formats.round_ratio(v, divisor) for v in values]
+    found = k.divided(tensor(values, 64), top, 0, divisor, 0)
+    same_codes(found, formats.shorten(quotients, 0), values)
+    found = k.requantize(tensor(values, 64), top, 0, 16, divisor)
+    same_codes(found, formats.requantize(values, 0, 16, divisor), values)

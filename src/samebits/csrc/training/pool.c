@@ -4,6 +4,7 @@
 
 #include "exponent.h"
 #include "parallel.h"
+#include "real.h"
 
 /* --- maxima ---------------------------------------------------------------------------------- */
 
@@ -131,19 +132,23 @@ void samebits_window_sums(const Windows *s, const void *v, int width, int64_t *s
 
 /* --- means ----------------------------------------------------------------------------------- */
 
-/* rne(v * 2**by / divisor), then rne of that times 2**down; |v| <= 2**62, and left shifts fit. A
- * power of two, which most divisors are, costs a shift and no division. */
+/* rne(v * 2**by / divisor), then rne of that times 2**down; left shifts fit. A power of two, which
+ * most divisors are, costs a shift and no division, and a division of binary64, where it is exact,
+ * less than one of integers. */
 typedef struct {
     int64_t divisor;
+    double real; /* the divisor, or 0: integers are divided */
     Shift first, down;
 } Quotient;
 
-static Quotient quotient_by(int64_t divisor, int64_t by, int64_t down) {
+/* The quotients of |v| <= top <= 2**62. */
+static Quotient quotient_by(int64_t divisor, int64_t by, int64_t down, int64_t top) {
     int64_t log = bit_length(divisor) - 1;
-    if (divisor == (int64_t)1 << log) return (Quotient){1, shift_by(by - log), shift_by(down)};
-    if (by >= 0) return (Quotient){divisor, shift_by(by), shift_by(down)};
-    if (log + 1 - by > 63) return (Quotient){1, shift_by(-63), shift_by(down)}; /* 0 of all */
-    return (Quotient){divisor << -by, shift_by(0), shift_by(down)};
+    if (divisor == (int64_t)1 << log) return (Quotient){1, 0, shift_by(by - log), shift_by(down)};
+    if (by < 0 && log + 1 - by > 63) return (Quotient){1, 0, shift_by(-63), shift_by(down)}; /* 0 */
+    int64_t left = SAMEBITS_MAX(by, 0), whole = divisor << (left - by);
+    int fits = bit_length(top) + left <= 51 && bit_length(whole) <= 53;
+    return (Quotient){whole, fits ? (double)whole : 0, shift_by(left), shift_by(down)};
 }
 
 SAMEBITS_INLINE int64_t quotient_of(int64_t v, Quotient q) {
@@ -154,7 +159,12 @@ SAMEBITS_INLINE int64_t quotient_of(int64_t v, Quotient q) {
 #define QUOTIENTS(name, type)                                                                  \
     static void name(const int64_t *restrict v, int64_t n, Quotient q, type *restrict out) {   \
         if (q.divisor == 1)                                                                    \
-            for (int64_t i = 0; i < n; i++) out[i] = (type)scale64(scale64(v[i], q.first), q.down); \
+            for (int64_t i = 0; i < n; i++)                                                    \
+                out[i] = (type)scale64(scale64(v[i], q.first), q.down);                        \
+        else if (q.real != 0)                                                                  \
+            for (int64_t i = 0; i < n; i++)                                                    \
+                out[i] = (type)scale64(                                                        \
+                    real_quotient((int64_t)((uint64_t)v[i] << q.first.left), q.real), q.down); \
         else                                                                                   \
             for (int64_t i = 0; i < n; i++) out[i] = (type)quotient_of(v[i], q);               \
     }
@@ -174,10 +184,10 @@ int samebits_requantize_divided(const int64_t *acc, int64_t n, const int64_t *la
         return FINE;
     }
     by = SAMEBITS_MAX(by, EXPONENT_MIN - *exponent);
-    while (quotient_of(top, quotient_by(divisor, -by, 0)) > code_max(bits)) by++;
+    while (quotient_of(top, quotient_by(divisor, -by, 0, top)) > code_max(bits)) by++;
     *own = *exponent + by;
     if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
-    Quotient q = quotient_by(divisor, -by, 0);
+    Quotient q = quotient_by(divisor, -by, 0, top);
     if (to == 8) {
         PARALLEL(n, n, quotients8(acc + lo, len, q, (int8_t *)codes + lo))
     } else {
@@ -192,8 +202,8 @@ void samebits_divided(const int64_t *acc, int64_t n, const int64_t *largest,
                       const int64_t *exponent, int64_t divisor, int bits, int32_t *codes,
                       int64_t *own, int threads) {
     int64_t up = SAMEBITS_MAX(0, bits - bit_length(*largest));
-    int64_t top = quotient_of(*largest, quotient_by(divisor, up, 0));
-    Quotient q = quotient_by(divisor, up, -shorten_by(top));
+    int64_t top = quotient_of(*largest, quotient_by(divisor, up, 0, *largest));
+    Quotient q = quotient_by(divisor, up, -shorten_by(top), *largest);
     PARALLEL(n, n, quotients32(acc + lo, len, q, codes + lo))
     *own = top == 0 ? EXPONENT_MIN : *exponent - up + shorten_by(top);
 }

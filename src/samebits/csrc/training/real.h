@@ -47,6 +47,16 @@ SAMEBITS_INLINE int64_t nearest_integer(double v) {
     return v < 0 ? -(int64_t)whole : (int64_t)whole;
 }
 
+/* rne(v / divisor), |v| <= 2**51, and the divisor an integer that binary64 holds. Its quotient is
+ * half an integer only where v / divisor is: from any other half this is 1 / (2 * divisor) away at
+ * least, which is more than the rounding of the quotient, 2**-53 of it. Integers become binary64,
+ * and go back, by the bits of their sums with 1.5 * 2**52, as loops over that vectorise. */
+SAMEBITS_INLINE int64_t real_quotient(int64_t v, double divisor) {
+    const double unit = 6755399441055744.0;
+    double whole = real_of(v + bits_of(unit)) - unit;
+    return bits_of(whole / divisor + unit) - bits_of(unit);
+}
+
 /* |v| = mantissa * 2**exponent with 2**52 <= mantissa < 2**53; v is finite and not 0. */
 typedef struct {
     int64_t mantissa, exponent;
