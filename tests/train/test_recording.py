@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train import (
     BFPTensor,
@@ -118,6 +119,10 @@ def test_steps_by_a_graph_have_the_bits_of_the_modules(name, shards, exponents):
     kinds = {key[1:] for key in walked._graphed._graphs}
     assert (True, True) in kinds  # training, with gradients
     assert walked._graphed.reason == ""
+    whole = name in ("mlp", "cnn", "resnet8", "mobilenetv2") and exponents == "tensor"
+    if whole and kernels.realisation() == "native":
+        assert all(step is not None for step in walked._recorded.values())
+        assert walked._recorded
 
 
 def test_evaluation_has_a_graph_of_its_own():

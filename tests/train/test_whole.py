@@ -12,6 +12,7 @@ from samebits import kernels
 from samebits.kernels.routine import NotRecordableError
 from samebits.train import convert, cross_entropy, model_input
 from samebits.train.architectures import build, initialise
+from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
 from samebits.train.value import same_parts
 from samebits.train.whole import record_step
@@ -37,33 +38,40 @@ def drawn(shape, seed, samples=6):
     return images, torch.randint(0, 5, (samples,), generator=generator)
 
 
-def recorded(name):
-    """A model, its graph, the whole step, and the shape of a sample."""
+def recorded(name, shards=1):
+    """A model, the graph of a shard, the whole step, and the shape of a sample."""
     model, shape = NETS[name]()
     initialise(model, 1)
     model = convert(model).train()
     images, target = drawn(shape, 0)
-    graph = record(model, model_input(model, images))
+    graph = record(model, model_input(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
     weights = [p.value for p in graph.parameters]
-    step = record_step(graph, images, target, weights, 8)
+    step = record_step(graph, (images, target), weights, 8, shards)
     assert all(torch.equal(v, before[name]) for name, v in model.named_buffers())
     return model, graph, step, shape
 
 
+@pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.parametrize("name", NETS)
-def test_a_whole_step_has_the_bits_of_its_parts(name):
-    model, graph, step, shape = recorded(name)
+def test_a_whole_step_has_the_bits_of_its_parts(name, shards):
+    model, graph, step, shape = recorded(name, shards)
     for seed in range(8):
         images, target = drawn(shape, seed)
         state = {name: v.clone() for name, v in model.named_buffers()}
-        loss = cross_entropy(model(model_input(model, images)), target)
-        loss.backward()
+        total = 0.0
+        with deferred_updates() as updates:
+            for x, y in zip(images.split(6 // shards), target.split(6 // shards), strict=True):
+                loss = cross_entropy(model(model_input(model, x)), y)
+                (loss / shards).backward()
+                total += float(loss.detach())
+        for update in updates:
+            update.apply()
         moved = {name: v.clone() for name, v in model.named_buffers()}
         for name, v in model.named_buffers():
             v.copy_(state[name])
         assert step.fits(images, target, [p.value for p in graph.parameters])
-        assert step(images, target) == float(loss.detach())
+        assert step(images, target) == total / shards
         assert all(torch.equal(v, moved[name]) for name, v in model.named_buffers())
         for place, p in zip(step.gradients, graph.parameters, strict=True):
             found, wanted = place.value(), p.grad.value
@@ -115,4 +123,4 @@ def test_other_kinds_of_batches_are_not_recorded():
     images, target = drawn(shape, 1)
     for batch in ((images.double(), target), (images, target.double())):
         with pytest.raises(NotRecordableError):
-            record_step(graph, *batch, weights, 8)
+            record_step(graph, batch, weights, 8)

@@ -8,6 +8,8 @@ modules as they were. What is not so runs as before, with the same bits, and say
 from __future__ import annotations
 
 import contextlib
+import copy
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -50,15 +52,22 @@ class GraphedModel:
         graph = self.graph(x)
         return self.model(x) if graph is None else graph(x)
 
+    def known(self, x: Tensor) -> RecordedGraph | None:
+        """The graph for an input, if there is one that is good for the model as it is."""
+        found = self._graphs.get(self._key(x))
+        return found[0] if found is not None and found[1].holds() else None
+
+    def _key(self, x: Tensor) -> Any:
+        return _kind_of(x), self.model.training, torch.is_grad_enabled()
+
     def graph(self, x: Tensor) -> RecordedGraph | None:
         """The graph for an input, recorded when its shape comes the second time.
 
         None where there is none, and where there can be none.
         """
-        key = _kind_of(x), self.model.training, torch.is_grad_enabled()
-        known = self._graphs.get(key)
-        if known is not None and known[1].holds():
-            return known[0]
+        key, known = self._key(x), self.known(x)
+        if known is not None:
+            return known
         self._attempts[key] += 1
         if not 1 < self._attempts[key] <= 1 + ATTEMPTS or len(self._graphs) >= MOST:
             return None
@@ -88,72 +97,67 @@ def _kind_of(x: Tensor) -> tuple[Any, ...]:
 class Guard:
     """The facts about a model's modules that a graph takes for granted.
 
-    Of each: its class, attributes that are plain values, hooks, children, parameters and whether
-    they are trained, buffers; of buffers of other people's modules also that nobody wrote to them.
+    Of each: its class, attributes, hooks, children, parameters and whether they are trained,
+    buffers; of buffers of other people's modules also that nobody wrote to them. All are compared
+    at once: a guard takes no time that Python would notice.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = [_Module(module) for module in model.modules()]
+        self._modules = list(model.modules())
+        self._own = [vars(module) for module in self._modules]
+        self._kinds = [type(module) for module in self._modules]
+        self._moving = {
+            place: module.POSITION
+            for place, module in enumerate(self._modules)
+            if isinstance(module, Dropout)
+        }
+        self._attributes = [_copied(own) for own in self._stated()]
+        self._places = [
+            (own[kind], name)
+            for own in self._own
+            for kind in ("_parameters", "_buffers")
+            for name in own[kind]
+        ]
+        self._tensors = [held[name] for held, name in self._places]
+        with torch._C.DisableTorchFunctionSubclass():
+            self._trained = [t is not None and t.requires_grad for t in self._tensors]
+        self._written = [
+            buffer
+            for module in self._modules
+            if not isinstance(module, Layer)
+            for buffer in module._buffers.values()
+            if buffer is not None
+        ]
+        self._versions = [buffer._version for buffer in self._written]
 
     def holds(self) -> bool:
         """Whether all is as it was."""
-        with torch._C.DisableTorchFunctionSubclass():  # of a parameter only flags are asked for
-            return all(module.holds() for module in self._modules)
-
-
-class _Module:
-    """The guard of one module."""
-
-    __slots__ = ("buffers", "children", "count", "kind", "module", "own", "parameters", "values")
-
-    def __init__(self, module: nn.Module) -> None:
-        own = self.own = vars(module)
-        self.module, self.kind, self.count = module, type(module), len(own)
-        left_out = Dropout.POSITION if isinstance(module, Dropout) else ()
-        self.values = [
-            (name, value)
-            for name, value in own.items()
-            if name not in left_out
-            and not name.startswith("_")
-            and isinstance(value, bool | int | float | str | tuple | None)
-        ]
-        self.children = list(own["_modules"].items())
-        self.parameters = [(n, p, _is_trained(p)) for n, p in own["_parameters"].items()]
-        written = not isinstance(module, Layer)
-        self.buffers = [
-            (name, b, b._version if written and b is not None else None)
-            for name, b in own["_buffers"].items()
-        ]
-
-    def holds(self) -> bool:
-        """Whether all is as it was."""
-        own = self.own
-        if type(self.module) is not self.kind or len(own) != self.count:
+        try:
+            with torch._C.DisableTorchFunctionSubclass():  # of a parameter only flags are asked for
+                tensors = [held[name] for held, name in self._places]
+                return (
+                    all(map(operator.is_, tensors, self._tensors))
+                    and self._kinds == [module.__class__ for module in self._modules]
+                    and self._trained == [t is not None and t.requires_grad for t in tensors]
+                    and self._versions == [buffer._version for buffer in self._written]
+                    and self._attributes == self._stated()
+                )
+        except (KeyError, RuntimeError, TypeError, ValueError):  # others, which do not compare
             return False
-        parameters, buffers, children = own["_parameters"], own["_buffers"], own["_modules"]
-        return (
-            not any(own[hooks] for hooks in HOOKS)
-            and (len(parameters), len(buffers), len(children))
-            == (len(self.parameters), len(self.buffers), len(self.children))
-            and all(_is_same(own.get(name), value) for name, value in self.values)
-            and all(children.get(name) is child for name, child in self.children)
-            and all(
-                parameters.get(n) is p and _is_trained(p) == trained
-                for n, p, trained in self.parameters
-            )
-            and all(
-                buffers.get(name) is b and (version is None or b._version == version)
-                for name, b, version in self.buffers
-            )
-        )
+
+    def _stated(self) -> list[dict[str, Any]]:
+        """Attributes of all modules, but for positions of dropouts."""
+        if not self._moving:
+            return self._own
+        stated = list(self._own)
+        for place, names in self._moving.items():
+            stated[place] = {n: v for n, v in self._own[place].items() if n not in names}
+        return stated
 
 
-def _is_trained(parameter: Tensor | None) -> bool:
-    return parameter is not None and parameter.requires_grad
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and bool(a == b))
+def _copied(own: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a module, with containers that stay as they are now."""
+    return {n: copy.copy(v) if isinstance(v, dict | list | set) else v for n, v in own.items()}
 
 
 def _check(model: nn.Module) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of
+from samebits.kernels.optimize import GradientCells
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
@@ -74,6 +75,10 @@ class RecordedGraph:
         self._record(kept, grad)
         return found
 
+    def forget(self) -> None:
+        """Give the routine and its memory up; another is recorded where passes ask for one."""
+        self._recorded, self._user = None, None
+
     def _is_used(self) -> bool:
         """Whether a forward pass waits for its backward pass."""
         return self._user is not None and self._user() is not None
@@ -116,6 +121,12 @@ class PlacedGradient:
         parts = ((routine.tensor(codes), place_of(e)) for codes, e in gradient.parts)
         bounds = (place_of(b) if isinstance(b, RoutineNumber) else b for b in gradient.bounds)
         return PlacedGradient(tuple(parts), tuple(bounds))
+
+    def cells(self) -> GradientCells:
+        """The places, as an optimizer takes them."""
+        parts = ((codes, _tensor_of(place)) for codes, place in self.parts)
+        bounds = (_tensor_of(b) if isinstance(b, Place) else None for b in self.bounds)
+        return GradientCells(tuple(parts), tuple(bounds))
 
     def value(self) -> BFPValue:
         """The gradient, in memory of its own."""
@@ -218,7 +229,7 @@ def record(
     value, states = x.with_part(results[0], x_cell), [as_recorded(w, recorder) for w in weights]
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         output, kept = forward(graph, value, states, grad is not None)
-    results += [torch.from_numpy(v) for update in updates for v in _arrays(update).values()]
+    results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
     top = None if output.sums is None else output.sums.largest
     found = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
     results.append(found[0])
@@ -250,17 +261,20 @@ def record(
     return passes
 
 
-def _arrays(update: ShardUpdate) -> dict[str, Any]:
+def _tensor_of(place: Place) -> Tensor:
+    """The number at a place, int64 []."""
+    return torch.frombuffer(place, dtype=torch.int64).view(())
+
+
+def arrays(update: ShardUpdate) -> dict[str, Any]:
     """The fields of an update that are arrays."""
     return {name: v for name, v in vars(update).items() if isinstance(v, np.ndarray)}
 
 
 def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
-    arrays = {
-        name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in _arrays(update).items()
-    }
+    own = {name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in arrays(update).items()}
     numbers = {n: place_of(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
-    return _PlacedUpdate(update, arrays, numbers)
+    return _PlacedUpdate(update, own, numbers)
 
 
 def state_of(weights: Sequence[Weight]) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """A whole training step as one routine: the input's codes, the passes, the loss and running state.
 
-It takes the place of an engine's step where that is the usual one: classes, one shard, gradients
-that nobody changes before the optimizer. Its bits are those of the parts that it is made of. Where
+It takes the place of an engine's step where that is the usual one: classes, and gradients that
+nobody changes before the optimizer. Its bits are those of the parts that it is made of. Where
 a number is out of range, or a batch of another kind, nothing has changed, and the step is made by
 these parts, which say what is wrong.
 """
@@ -12,43 +12,52 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.protocol import Entropy
-from samebits.kernels.routine import NotRecordableError, Routine
+from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
 from samebits.train.losses.entropy import entropy_value
+from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.losses.reduction import gradient_of
+from samebits.train.optim import Optimizer
+from samebits.train.recording import Guard
 from samebits.train.routines import (
     Place,
     PlacedGradient,
+    RecordedGraph,
+    arrays,
     as_recorded,
     check_values,
     moved,
     place_of,
     state_of,
 )
+from samebits.train.tensor import BFPParameter
 from samebits.train.value import BFPValue, Weight, same_parts
 
-STEP = "step"
+Batch = tuple[Tensor, Tensor]  # float32 samples, and int64 class indices
+SHARD = "shard"  # the part of a routine that is a shard's passes
+KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; its running state
 
 
 @dataclass(frozen=True, eq=False)
 class WholeStep:
     """A recorded step of a model, but for the optimizer's.
 
-    images, target: where it reads a batch: float32, and int64 class indices
+    images, target: where it reads a shard: float32, and int64 class indices
     state:     tensors of the weights, which lie where it reads them
     loss:      what a cross-entropy is made of, and the exponent of its logits
-    gradients: where it leaves those of the graph's parameters; None: there is none
+    gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
+    shards:    into which a batch is cut
     """
 
     routine: Routine
@@ -57,24 +66,33 @@ class WholeStep:
     state: list[Tensor]
     loss: tuple[Tensor, Tensor, Place]
     gradients: list[PlacedGradient | None]
+    shards: int
 
     def __call__(self, images: Tensor, target: Tensor) -> float | None:
-        """The loss of a batch, whose gradients then lie in their places; running state has moved.
+        """The mean loss of a batch, whose gradients then lie in their places; running state has
+        moved.
 
         None where the routine could not end: nothing has changed.
         """
-        self.images.copy_(images)
-        self.target.copy_(target)
-        if not self.routine.run(STEP):
-            return None
-        logs, distances, exponent = self.loss
-        return entropy_value(logs, distances, exponent.value, len(self.target))
+        size, total = len(self.target), 0.0
+        for shard in range(self.shards):
+            self.images.copy_(images[shard * size : (shard + 1) * size])
+            self.target.copy_(target[shard * size : (shard + 1) * size])
+            if not self.routine.run(SHARD):
+                return None
+            if self.shards > 1:
+                self.routine.run(KEEP.format(shard))
+            logs, distances, exponent = self.loss
+            total += entropy_value(logs, distances, exponent.value, size)
+        for shard in range(self.shards):
+            self.routine.run(STATE.format(shard))
+        return total / self.shards
 
     def fits(self, images: Tensor, target: Tensor, weights: Sequence[Weight]) -> bool:
         """Whether a batch is of the recorded kind, and weights lie where they did."""
         return (
-            images.shape == self.images.shape
-            and target.shape == self.target.shape
+            images.shape == (self.shards * len(self.images), *self.images.shape[1:])
+            and target.shape == images.shape[:1]
             and images.dtype is torch.float32
             and target.dtype is torch.int64
             and all(map(operator.is_, self.state, state_of(weights)))
@@ -82,37 +100,125 @@ class WholeStep:
 
 
 def record_step(
-    graph: TrainingGraph, images: Tensor, target: Tensor, weights: Sequence[Weight], bits: int
+    graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int, shards: int = 1
 ) -> WholeStep:
     """The routine of a step on batches like this one, proved; bits: of the input's codes.
 
     Raises NotRecordableError where there can be none.
     """
+    images, target = batch
     if images.dtype is not torch.float32 or target.dtype is not torch.int64 or target.dim() != 1:
         raise NotRecordableError("the batch is not one of real numbers and classes")
     check_values(*weights)
-    recorder = kernels.recorder()
-    own = [recorder.made(torch.empty_like(v).copy_(v)) for v in (images, target)]
+    recorder, size = kernels.recorder(), len(target) // shards
+    own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]
     states = [as_recorded(weight, recorder) for weight in weights]
-    with kernels.recording(recorder, STEP):
+    with kernels.recording(recorder, SHARD):
         check = functools.partial(recorder.are_classes, own[1])
-        found = _computed(graph, own[0], own[1], states, bits, check)
-    with _unchanged(found.updates), kernels.recording(recorder, STEP):
-        _apply(found.updates)
+        found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards, check)
     results = [*own, found.entropy.logs, found.entropy.distances]
-    results += [codes for g in found.gradients if g is not None for codes, _ in g.parts]
+    gradients = list[list[BFPValue | None]]()
+    for shard in range(shards):
+        kept, updates = found.gradients, found.updates
+        if shards > 1:
+            with kernels.recording(recorder, KEEP.format(shard)):
+                kept = [None if g is None else _kept_gradient(g) for g in kept]
+                updates = [_kept_update(update) for update in updates]
+        with _unchanged(updates), kernels.recording(recorder, STATE.format(shard)):
+            _apply(updates)
+        gradients.append(kept)
+        results += [codes for g in kept if g is not None for codes, _ in g.parts]
+        results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
+    joint = [_joined(of_shards) for of_shards in zip(*gradients, strict=True)]
     routine = recorder.finish(*results)
-    batch, labels, logs, distances = (routine.tensor(v) for v in results[:4])
+    first, labels, logs, distances = (routine.tensor(v) for v in results[:4])
     step = WholeStep(
-        *(routine, batch, labels, state_of(weights), (logs, distances, place_of(found.exponent))),
-        [None if g is None else PlacedGradient.of(g, routine) for g in found.gradients],
+        *(routine, first, labels, state_of(weights), (logs, distances, place_of(found.exponent))),
+        [None if g is None else PlacedGradient.of(g, routine) for g in joint],
+        shards,
     )
-    _prove(step, graph, (images, target), weights, bits)
+    _prove(step, graph, batch, weights, bits)
     return step
 
 
+def _kept_gradient(gradient: BFPValue) -> BFPValue:
+    """A gradient in places of its own."""
+    parts = tuple((codes.clone(), e + 0) for codes, e in gradient.parts)
+    bounds = (b if b is None else b + 0 for b in gradient.bounds)
+    return BFPValue.of_parts(parts, tuple(bounds))
+
+
+def _kept_update(update: ShardUpdate) -> ShardUpdate:
+    """A change of running state whose numbers are in places of their own."""
+    own = {name: torch.from_numpy(v).clone().numpy() for name, v in arrays(update).items()}
+    numbers = {n: v + 0 for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
+    return replace(update, **own, **numbers)  # type: ignore[type-var]
+
+
+def _joined(of_shards: Sequence[BFPValue | None]) -> BFPValue | None:
+    """The contributions of all shards to a gradient; None: there are none."""
+    found = [g for g in of_shards if g is not None]
+    return functools.reduce(operator.add, found) if found else None
+
+
+@dataclass(frozen=True, eq=False)
+class UsualStep:
+    """A step of a model and its optimizer, recorded.
+
+    guard:  of the model, as it is in training
+    weights: of the graph's parameters
+    update: the optimizer's step, by the gradients in their places
+    """
+
+    model: nn.Module
+    guard: Guard
+    parameters: Sequence[BFPParameter]
+    step: WholeStep
+    optimizer: Optimizer
+    update: Callable[[], None]
+
+    def __call__(self, batch: Batch, lr: float) -> float | None:
+        """The loss of a batch, whose update is made; None where it must be made by its parts.
+
+        Raises RangeError where the update leaves the range of its format.
+        """
+        if not self.guard.holds():
+            self.model.train()
+            if not self.guard.holds():
+                return None
+        if not self.step.fits(*batch, [p.value for p in self.parameters]):
+            return None
+        loss = self.step(*batch)
+        if loss is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            self.update()
+        return loss
+
+
+def is_plain(criterion: nn.Module) -> bool:
+    """Whether a loss is the mean cross-entropy of classes, without weights or smoothing."""
+    return type(criterion) is CrossEntropyLoss and vars(criterion) == vars(CrossEntropyLoss())
+
+
+def usual_step(
+    model: nn.Module, optimizer: Optimizer, graph: RecordedGraph, batch: Batch, shards: int
+) -> UsualStep | None:
+    """The recorded step of a model in training for batches like this one; None: there is none."""
+    parameters, bits = graph.graph.parameters, getattr(model, "input_bits", 8)
+    try:
+        step = record_step(graph.graph, batch, [p.value for p in parameters], bits, shards)
+    except NotRecordableError:
+        return None
+    graph.forget()
+    placed = {id(p): g for p, g in zip(parameters, step.gradients, strict=True)}
+    trained = (p for group in optimizer.param_groups for p in group["params"])
+    cells = [None if (g := placed.get(id(p))) is None else g.cells() for p in trained]
+    return UsualStep(model, Guard(model), parameters, step, optimizer, optimizer.prepared(cells))
+
+
 class _Computed(NamedTuple):
-    """A step but for the optimizer's: the loss, the exponent of its logits, gradients, updates."""
+    """A shard of a step: the loss, the exponent of its logits, gradients, updates."""
 
     entropy: Entropy
     exponent: Exponent
@@ -122,14 +228,17 @@ class _Computed(NamedTuple):
 
 def _computed(
     graph: TrainingGraph,
-    images: Tensor,
-    target: Tensor,
+    batch: Batch,
     weights: Sequence[Weight],
     bits: int,
+    factor: float,
     check: Callable[[int], None] = lambda classes: None,
 ) -> _Computed:
-    """One step on a batch, by walks; running state has not moved. check: that all targets are among
-    so many classes."""
+    """One shard, by walks; running state has not moved.
+
+    factor: of the loss, in gradients. check: that all targets are among so many classes
+    """
+    images, target = batch
     k = kernels.of(images)
     with deferred_updates() as updates:
         codes, exponent = k.quantize(images, bits)
@@ -139,7 +248,7 @@ def _computed(
         raise NotRecordableError("the output is not a vector of classes for each sample")
     check(z.shape[1])
     entropy = k.cross_entropy(z, e_z, target, len(target))
-    gradients = backward(graph, kept, gradient_of(entropy.codes, -24, 1.0))
+    gradients = backward(graph, kept, gradient_of(entropy.codes, -24, factor))
     return _Computed(entropy, e_z, gradients, updates)
 
 
@@ -160,11 +269,7 @@ def _unchanged(updates: Sequence[ShardUpdate]) -> Iterator[None]:
 
 
 def _prove(
-    step: WholeStep,
-    graph: TrainingGraph,
-    batch: tuple[Tensor, Tensor],
-    weights: Sequence[Weight],
-    bits: int,
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
 ) -> None:
     """Make a step beside one by walks, on this batch and on another, with other exponents.
 
@@ -178,35 +283,39 @@ def _prove(
 
 
 def _compare(
-    step: WholeStep,
-    graph: TrainingGraph,
-    batch: tuple[Tensor, Tensor],
-    weights: Sequence[Weight],
-    bits: int,
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
 ) -> None:
     """One step beside one by walks; running state stays."""
+    size, wanted = len(step.target), list[_Computed]()
     try:
-        wanted = _computed(graph, *batch, weights, bits)
+        for part in zip(batch[0].split(size), batch[1].split(size), strict=True):
+            wanted.append(_computed(graph, part, weights, bits, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
-    states = [buffer for update in wanted.updates for buffer in update.state]
-    with _unchanged(wanted.updates):
-        _apply(wanted.updates)
+    updates = [update for shard in wanted for update in shard.updates]
+    states = [buffer for update in updates for buffer in update.state]
+    with _unchanged(updates):
+        _apply(updates)
         expected = [buffer.clone() for buffer in states]
-    with _unchanged(wanted.updates):
+    with _unchanged(updates):
         loss = step(*batch)
         same = all(map(torch.equal, states, expected))
-    assert isinstance(wanted.exponent, int)
-    entropy = wanted.entropy
-    known = entropy_value(entropy.logs, entropy.distances, wanted.exponent, len(batch[1]))
-    if loss != known or not same:
+    if loss != _mean_loss(wanted, size) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
-    for place, gradient in zip(step.gradients, wanted.gradients, strict=True):
-        if (place is None) != (gradient is None):
+    for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
+        if not _is_same(None if place is None else place.value(), _joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
-        if place is None or gradient is None:
-            continue
-        found = place.value()
-        alike = all(map(same_parts, found.parts, gradient.parts))
-        if found.bounds != gradient.bounds or not alike:
-            raise NotRecordableError("the routine gives other gradients than the parts")
+
+
+def _mean_loss(shards: Sequence[_Computed], size: int) -> float:
+    total = 0.0
+    for entropy, exponent, _, _ in shards:
+        total += entropy_value(entropy.logs, entropy.distances, exponent, size)
+    return total / len(shards)
+
+
+def _is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
+    """Whether two gradients have the same parts and bounds."""
+    if a is None or b is None:
+        return a is b
+    return a.bounds == b.bounds and all(map(same_parts, a.parts, b.parts))

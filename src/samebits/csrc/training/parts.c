@@ -220,13 +220,28 @@ void samebits_zeros(void *to, int64_t bytes) { memset(to, 0, (size_t)bytes); }
 
 #define MOST_AXES 8
 
+/* Whether the elements of a layout fill `span` places. */
+static int layout_is_dense(int64_t axes, const int64_t *layout, int64_t span) {
+    int64_t count = 1;
+    for (int64_t axis = 0; axis < axes; axis++) count *= layout[3 * axis];
+    return count == span;
+}
+
 /* The same integers in another order, or as another type. layout: of each of `axes` axes its size,
  * its step in `from` and its step in `to`, in elements. */
 void samebits_copy(const void *from, int type, void *to, int of, int64_t axes,
                    const int64_t *layout) {
-    int64_t index[MOST_AXES] = {0}, a = 0, b = 0;
-    for (int64_t axis = 0; axis < axes; axis++)
-        if (layout[3 * axis] == 0) return;
+    int64_t index[MOST_AXES] = {0}, a = 0, b = 0, count = 1, same = type == of;
+    for (int64_t axis = axes - 1; axis >= 0; axis--) {
+        const int64_t *own = layout + 3 * axis;
+        if (own[0] == 0) return;
+        same &= own[0] == 1 || own[1] == own[2];
+        count += (own[0] - 1) * own[1];
+    }
+    if (same && layout_is_dense(axes, layout, count)) {
+        memcpy(to, from, (size_t)(count * (type / 8)));
+        return;
+    }
     for (;;) {
         int64_t axis = axes - 1;
         if (axis < 0) {
