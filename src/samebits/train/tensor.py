@@ -268,11 +268,12 @@ class BFPParameter(BFPTensor):
         widths: Widths = WIDTHS,
     ) -> BFPParameter:
         """A parameter of these tensors, which it holds, and of its exponent, which it copies."""
-        if isinstance(exponent, int):
-            cell = torch.tensor(exponent, device="cpu")
-        else:
-            cell = exponent.flatten().to(torch.int8)
-        parameter = cls.of(Weight(codes, exponent, delayed, widths, cell))
+        with torch.inference_mode(False):  # the cell has versions
+            if isinstance(exponent, int):
+                cell = torch.tensor(exponent, device="cpu")
+            else:
+                cell = exponent.flatten().to(torch.int8, copy=True)
+        parameter = cls.of(Weight(codes, cell, delayed, widths, codes.shape))
         assert isinstance(parameter, BFPParameter)
         parameter.requires_grad_(requires_grad)
         return parameter
@@ -289,7 +290,7 @@ class BFPParameter(BFPTensor):
 
     @property
     def exponent_cell(self) -> Tensor:
-        """int64 [] or int8 [rows], kept current for state_dict()."""
+        """The exponent where it is kept: int64 [] or int8 [rows]."""
         return self.value.cell
 
     def as_value(self) -> BFPValue:
@@ -330,15 +331,11 @@ class BFPParameter(BFPTensor):
 
     def set_exponent(self, exponent: Exponent) -> None:
         """Change e_W (the optimizers and checkpoints do); by rows [rows], or as in `parts`."""
-        codes, old = self.parts[0]
-        if isinstance(exponent, Tensor) and isinstance(old, Tensor):
-            exponent = exponent.view(old.shape).long().clone()  # the old one: for a backward pass
-            self.exponent_cell.copy_(exponent.flatten())
+        cell = self.value.cell
+        if isinstance(exponent, Tensor):
+            cell.copy_(exponent.view(cell.shape))
         else:
-            exponent = int(exponent)
-            self.exponent_cell.fill_(exponent)
-        own = self.value
-        self.value = Weight(codes, exponent, own.delayed, own.widths, own.cell)
+            cell.fill_(exponent)
 
     @property
     def largest_allowed(self) -> int:

@@ -66,8 +66,12 @@ class BFPValue:
 
     def _set(self, parts: tuple[Part, ...], shape: torch.Size) -> None:
         """All that is known of a value without options."""
-        self._parts, self.shape = parts, shape
-        self.bounds = (None,) * len(parts)
+        self._parts = parts
+        self._describe(len(parts), shape)
+
+    def _describe(self, parts: int, shape: torch.Size) -> None:
+        """Set all that is known beside the parts, of which there are so many."""
+        self.shape, self.bounds = shape, (None,) * parts
         self._sums: Sums | None = None
         self._moves: tuple[Move, ...] = ()  # what to do with codes of the sums to have these
         self._sum: Part | None = None  # of several parts, once it was read
@@ -348,17 +352,32 @@ class Weight(BFPValue):
     Value: (W * 2**15 - A) * 2**(exponent - 15). Products take W alone; A holds what updates have
     not yet carried into it (training.md 2).
 
-    widths: of the layer that it belongs to. cell: int64 [] or int8 [rows], the exponent as a
-    tensor, which is written whenever the exponent changes.
+    widths: of the layer that it belongs to
+    cell:   the exponent, int64 [] or, by rows, int8 [rows]; whoever changes it writes it here
     """
 
-    __slots__ = ("cell", "delayed", "widths")
+    __slots__ = ("_codes", "_held", "_seen", "cell", "delayed", "widths")
 
     def __init__(
-        self, codes: Tensor, exponent: Exponent, delayed: Tensor, widths: Widths, cell: Tensor
+        self, codes: Tensor, cell: Tensor, delayed: Tensor, widths: Widths, shape: torch.Size
     ) -> None:
-        super().__init__(codes, exponent)
-        self.delayed, self.widths, self.cell = delayed, widths, cell
+        """shape: of the codes, which a frame has not."""
+        self._describe(1, shape)
+        self._codes, self.cell, self.delayed, self.widths = codes, cell, delayed, widths
+        self._seen = -1  # the version of the cell when the parts were made
+        self._held: tuple[Part, ...] = ()
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:  # type: ignore[override]  # follows from the cell
+        version = self.cell._version
+        if version != self._seen:
+            exponent: Exponent
+            if self.cell.dim():  # a new tensor: a backward pass may hold the old one
+                exponent = self.cell.long().view(-1, *[1] * (self.dim() - 1))
+            else:
+                exponent = int(self.cell)
+            self._seen, self._held = version, ((self._codes, exponent),)
+        return self._held
 
     def joint(self) -> Part:
         """J = W * 2**15 - A (int64) and its exponent: the exact value."""
@@ -378,22 +397,19 @@ class Weight(BFPValue):
         return times_power(value.double(), exponent)
 
     def without_tensors(self, joint: bool = True) -> tuple[BFPValue, list[Tensor]]:
-        ((codes, exponent),) = self._parts
-        frame = Weight(codes, exponent, self.delayed, self.widths, self.cell)
-        frame._parts = ((None, exponent),)  # type: ignore[assignment]
-        if not joint:
-            return frame, [codes]
-        frame.delayed = None  # type: ignore[assignment]
-        return frame, [codes, self.delayed]
+        tensors = [self._codes, self.delayed] if joint else [self._codes]
+        delayed = None if joint else self.delayed
+        frame = Weight(None, self.cell, delayed, self.widths, self.shape)  # type: ignore[arg-type]
+        return frame, tensors
 
     def with_tensors(self, tensors: Iterator[Tensor]) -> Weight:
         codes = next(tensors)
         delayed = next(tensors) if self.delayed is None else self.delayed
-        return Weight(codes, self._parts[0][1], delayed, self.widths, self.cell)
+        return Weight(codes, self.cell, delayed, self.widths, self.shape)
 
     def versions(self) -> tuple[int, int, int]:
         """Numbers of which one changes whenever the state does."""
-        return self.codes._version, self.delayed._version, self.cell._version
+        return self._codes._version, self.delayed._version, self.cell._version
 
 
 def is_activation(argument: object) -> bool:

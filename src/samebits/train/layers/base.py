@@ -62,8 +62,6 @@ class Holder(nn.Module):
             for key, tensor in entries(self, prefix):
                 if key in found.values:
                     tensor.copy_(found.values[key])
-            for parameter in own.values():
-                parameter.set_exponent(parameter.exponent_cell)
         missing_keys.extend(found.missing)
         error_msgs.extend(found.wrong)
         unexpected_keys.extend(
