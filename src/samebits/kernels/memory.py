@@ -147,6 +147,11 @@ def storage_of(v: Tensor) -> tuple[int, int]:
     return storage.data_ptr(), storage.nbytes()
 
 
+def addresses(tensors: list[Tensor]) -> list[int]:
+    """Where tensors begin, to be compared: what moves them changes it."""
+    return list(map(Tensor.data_ptr, tensors))
+
+
 def same_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors begin at the same place of memory: one is a view of the other."""
     return a.data_ptr() == b.data_ptr()

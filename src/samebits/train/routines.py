@@ -29,7 +29,7 @@ from samebits.train.deferred import ShardUpdate, defer, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, called, forward
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue, Weight, same_parts
+from samebits.train.value import BFPValue, Weight, WeightAt, same_parts
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -279,7 +279,7 @@ def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
 
 def state_of(weights: Sequence[Weight]) -> list[Tensor]:
     """The tensors of weights."""
-    return [t for w in weights for t in (w.parts[0][0], w.delayed, w.cell)]
+    return [t for w in weights for t in w.tensors]
 
 
 def place_of(cell: Exponent) -> Place:
@@ -307,8 +307,7 @@ def check_values(*values: BFPValue) -> None:
 
 def as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
     """A weight whose exponent is read where it lies."""
-    cell = recorder.cell_at(address_of(weight.cell))
-    return Weight(weight.codes, cell, weight.delayed, weight.widths, weight.cell)
+    return WeightAt(weight, recorder.cell_at(address_of(weight.cell)))
 
 
 # --- proof ------------------------------------------------------------------------------------
@@ -381,10 +380,7 @@ def moved(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
     for place, step in zip(places, steps, strict=True):
         place.value += step
     try:
-        yield [
-            Weight(w.codes, w.parts[0][1] + step, w.delayed, w.widths, w.cell)
-            for w, step in zip(weights, steps, strict=True)
-        ]
+        yield [WeightAt(w, w.whole()[1] + s) for w, s in zip(weights, steps, strict=True)]
     finally:
         for place, step in zip(places, steps, strict=True):
             place.value -= step

@@ -354,9 +354,10 @@ class Weight(BFPValue):
 
     widths: of the layer that it belongs to
     cell:   the exponent, int64 [] or, by rows, int8 [rows]; whoever changes it writes it here
+    tensors: all three
     """
 
-    __slots__ = ("_codes", "_held", "_seen", "cell", "delayed", "widths")
+    __slots__ = ("_codes", "_held", "_seen", "cell", "delayed", "tensors", "widths")
 
     def __init__(
         self, codes: Tensor, cell: Tensor, delayed: Tensor, widths: Widths, shape: torch.Size
@@ -364,6 +365,7 @@ class Weight(BFPValue):
         """shape: of the codes, which a frame has not."""
         self._describe(1, shape)
         self._codes, self.cell, self.delayed, self.widths = codes, cell, delayed, widths
+        self.tensors = (codes, delayed, cell)
         self._seen = -1  # the version of the cell when the parts were made
         self._held: tuple[Part, ...] = ()
 
@@ -410,6 +412,20 @@ class Weight(BFPValue):
     def versions(self) -> tuple[int, int, int]:
         """Numbers of which one changes whenever the state does."""
         return self._codes._version, self.delayed._version, self.cell._version
+
+
+class WeightAt(Weight):
+    """A weight at another exponent than that in its cell."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, weight: Weight, exponent: Exponent) -> None:
+        super().__init__(weight._codes, weight.cell, weight.delayed, weight.widths, weight.shape)
+        self._at = exponent
+
+    @property
+    def _parts(self) -> tuple[Part, ...]:  # type: ignore[override]  # of the codes
+        return ((self._codes, self._at),)
 
 
 def is_activation(argument: object) -> bool:
