@@ -138,10 +138,12 @@ class Routine:
     run_words: Callable[..., int] = field(repr=False)
     moved: Callable[[int], int] = field(repr=False)  # where what lay at an address lies now
 
+    def __post_init__(self) -> None:
+        self._places = {n: (memory.address_of(v), v.numel()) for n, v in self.parts.items()}
+
     def run(self, part: str) -> bool:
         """Run the calls of a part; whether all of them could be run (memory, exponents)."""
-        words = self.parts[part]
-        found: int = self.run_words(memory.address_of(words), words.numel(), _threads())
+        found: int = self.run_words(*self._places[part], _threads())
         return found < 0
 
     def tensor(self, v: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ SHARD = "shard"  # the part of a routine that is a shard's passes
 KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; its running state
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class WholeStep:
     """A recorded step of a model, but for the optimizer's.
 
@@ -57,7 +57,7 @@ class WholeStep:
     state:     tensors of the weights, which lie where it reads them
     loss:      what a cross-entropy is made of, and the exponent of its logits
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
-    shards:    into which a batch is cut
+    shards:    into which a batch is cut; kind: its shape
     """
 
     routine: Routine
@@ -67,6 +67,14 @@ class WholeStep:
     loss: tuple[Tensor, Tensor, Place]
     gradients: list[PlacedGradient | None]
     shards: int
+    kind: torch.Size
+
+    def __post_init__(self) -> None:
+        # Parts of the routine: for one shard there is nothing to keep, and mostly no state.
+        several = self.shards > 1
+        self.keeps = [KEEP.format(shard) if several else "" for shard in range(self.shards)]
+        states = map(STATE.format, range(self.shards))
+        self.states = [part for part in states if self.routine.parts[part].numel()]
 
     def __call__(self, images: Tensor, target: Tensor) -> float | None:
         """The mean loss of a batch, whose gradients then lie in their places; running state has
@@ -74,25 +82,25 @@ class WholeStep:
 
         None where the routine could not end: nothing has changed.
         """
-        size, total = len(self.target), 0.0
-        for shard in range(self.shards):
+        (size,), total = self.target.shape, 0.0
+        logs, distances, exponent = self.loss
+        for shard, keep in enumerate(self.keeps):
             self.images.copy_(images[shard * size : (shard + 1) * size])
             self.target.copy_(target[shard * size : (shard + 1) * size])
             if not self.routine.run(SHARD):
                 return None
-            if self.shards > 1:
-                self.routine.run(KEEP.format(shard))
-            logs, distances, exponent = self.loss
+            if keep:
+                self.routine.run(keep)
             total += entropy_value(logs, distances, exponent.value, size)
-        for shard in range(self.shards):
-            self.routine.run(STATE.format(shard))
+        for state in self.states:
+            self.routine.run(state)
         return total / self.shards
 
     def fits(self, images: Tensor, target: Tensor, weights: Sequence[Weight]) -> bool:
         """Whether a batch is of the recorded kind, and weights lie where they did."""
         return (
-            images.shape == (self.shards * len(self.images), *self.images.shape[1:])
-            and target.shape == images.shape[:1]
+            images.shape == self.kind
+            and target.shape == self.kind[:1]
             and images.dtype is torch.float32
             and target.dtype is torch.int64
             and all(map(operator.is_, self.state, state_of(weights)))
@@ -135,7 +143,7 @@ def record_step(
     step = WholeStep(
         *(routine, first, labels, state_of(weights), (logs, distances, place_of(found.exponent))),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
-        shards,
+        *(shards, images.shape),
     )
     _prove(step, graph, batch, weights, bits)
     return step
