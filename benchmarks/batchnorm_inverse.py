@@ -24,6 +24,7 @@ import machine
 from samebits import kernels
 from samebits.data import load
 from samebits.train.layers import BatchNorm
+from samebits.train.operations.narrow import as_bfp8
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
 from samebits.train.run.restore import open_checkpoint, restore_engine
@@ -68,7 +69,7 @@ def measure(arch: str, data: str) -> dict[str, Any]:
     for module in engine.model.modules():
         if isinstance(module, BatchNorm):
             module.register_forward_hook(
-                lambda _, given, made: pairs.append((given[0].codes, made.codes))
+                lambda _, given, made: pairs.append((as_bfp8(given[0], "").codes, made.codes))
             )
     engine.model.train()
     batch = images.train_images[:32].float() / images.peak, images.train_labels[:32]
