@@ -44,6 +44,7 @@ class GraphedModel:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.reason = ""  # why it last ran without a graph
+        self.slow: list[str] = []  # why graphs are walked
         self._graphs: dict[Any, tuple[RecordedGraph, Guard]] = {}
         self._attempts: Counter[Any] = Counter()
 
@@ -51,6 +52,12 @@ class GraphedModel:
         """The model's output, by a graph or not."""
         graph = self.graph(x)
         return self.model(x) if graph is None else graph(x)
+
+    def _say_slow(self, reason: str) -> None:
+        """Tell once why kernels are called one by one."""
+        if reason not in self.slow:
+            self.slow.append(reason)
+            progress.note(f"kernels are called one by one, which is slower: {reason}")
 
     def known(self, x: Tensor) -> RecordedGraph | None:
         """The graph for an input, if there is one that is good for the model as it is."""
@@ -72,7 +79,7 @@ class GraphedModel:
         if not 1 < self._attempts[key] <= 1 + ATTEMPTS or len(self._graphs) >= MOST:
             return None
         try:
-            found = RecordedGraph(record(self.model, x))
+            found = RecordedGraph(record(self.model, x), self._say_slow)
         except UnsupportedError as error:
             self._attempts[key] = 1 + ATTEMPTS
             if str(error) != self.reason:

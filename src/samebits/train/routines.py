@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import operator
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,9 +37,13 @@ FORWARD, BACKWARD = "forward", "backward"
 class RecordedGraph:
     """A graph whose passes are a routine as soon as one is recorded, and walks till then."""
 
-    def __init__(self, graph: TrainingGraph) -> None:
+    def __init__(
+        self, graph: TrainingGraph, tell: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """tell: is told why there can be no routine, where the native kernels serve."""
         self.graph = graph
         self.reason = ""  # why there is no routine
+        self._tell = tell
         self._recorded: RecordedPasses | None = None
         self._user: weakref.ref[_Kept] | None = None  # whose values the routine's memory holds
 
@@ -91,6 +95,8 @@ class RecordedGraph:
             self._recorded = record(self.graph, kept.x, kept.weights, grad)
         except NotRecordableError as error:
             self.reason = str(error)
+            if kernels.realisation() == "native":
+                self._tell(self.reason)
 
 
 @dataclass(eq=False)
