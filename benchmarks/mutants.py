@@ -81,8 +81,8 @@ SPEC_TESTS = (
     ),
 )
 TRAIN = (
-    *("average.py", "clip.py", "layers", "losses", "optim.py", "state.py", "sums.py"),
-    *("tensor.py", "undo.py", "widths.py"),
+    *("average.py", "clip.py", "layers", "lazy.py", "losses", "moments.py", "optim.py"),
+    *("state.py", "sums.py", "tensor.py", "undo.py", "widths.py"),
 )
 RUN = ("checkpoint.py", "engine.py", "evaluate.py", "exchange.py", "record.py", "restore.py")
 ROOMS = (

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import random
+from ctypes import c_int64
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.eager import Eager
+from samebits.kernels.library import STRUCTS
 from samebits.kernels.moments import Draw, Update
+from samebits.kernels.optimize import Entry, Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import Gradient, SGDTerms, Term
 from samebits.spec import formats
 from samebits.spec.formats import Q32
@@ -235,31 +238,39 @@ def sgd_case(terms, parts, count):
 SGD_LR = (52429, -19)
 
 
-@pytest.mark.parametrize("count", [1, 7, 300, 3000, 16391])
+@pytest.mark.parametrize("count", [9, 15, 300, 3000, 16391])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("terms", ["plain", "decay", "momentum", "both"])
 def test_sgd_in_one_pass(k, terms, parts, count, threads):
-    """Momentum and update together, where W surely stays in its range: the bits of both."""
+    """Momentum and update in one call, where W surely stays in its range: the bits of both."""
     given, g, (p, e_p), (joint, w, a) = sgd_case(terms, parts, count)
     gradient, codes, delayed, decay, term, draw = given
-    term, lr = term and term_of(*term), SGD_LR
-    out = term.v if term else None
-    held, left = int8(codes), int16(delayed)
-    own = SGDTerms(gradient, held, left, -20, decay, term, draw)
-    assert k.sgd(own, lr, 0, out) is None  # some |u| might be larger
-    assert (held.tolist(), left.tolist()) == (codes, delayed)
-    done = k.sgd(own, lr, 1 << 15, out)
+    held, left, v = int8(codes), int16(delayed), term and int16(term[0])
+    limit = max(map(abs, codes)) * 4 // 3 + 2  # far from where an exponent moves, below and above
+    largest = (c_int64 * 2)(max(abs((c << 15) - a) for c, a in zip(codes, delayed, strict=True)))
+    numbers = STRUCTS["Numbers"](begun=term is not None, steps=draw.step)
+    if term:
+        numbers.momentum_exponent, numbers.momentum_largest = term[1], max(map(abs, term[0]))
+    state = (held, left, torch.tensor(-5), largest, () if v is None else (v,), numbers)
+    options = StepOptions(
+        *(False, False, True, draw.seed, *SGD_LR, -3),
+        *(*(decay or (0, 0)), 0, *(term[2] if term else (0, 0)), 0),
+    )
+    roster = Roster((Entry(*state, limit, draw.parameter, 0),))
+    done = k.optimize(roster, (options,), StepGradients((gradient,)))
     if type(k) is Eager:
         assert done is None
         return
-    assert done is not None
+    assert done
     inputs = list(zip(g, codes, delayed, strict=True))
     assert_same(held, w, inputs)
     assert_same(left, a, inputs)
-    assert done[2] == max(map(abs, joint))
-    if out is not None:
-        assert_same(out, p, inputs)
-        assert done[:2] == (e_p, max(map(abs, p)))
+    assert list(largest) == [max(map(abs, joint)), held._version]
+    assert numbers.steps == draw.step + 1
+    if v is not None:
+        assert_same(v, p, inputs)
+        most = max(map(abs, p))
+        assert (numbers.momentum_exponent, numbers.momentum_largest) == (e_p, most)
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -579,7 +590,6 @@ def test_direction_of_rows(k, shape, draw):
         out = torch.empty_like(own.codes, dtype=torch.int16)
         e, _ = k.direction(own, out)
         assert (out.flatten().tolist(), e) == expected
-        assert k.sgd(own, (40000, -16), 1 << 15, out) is None
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.125])

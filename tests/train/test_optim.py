@@ -13,6 +13,7 @@ from torch import nn
 
 from compare import assert_same
 from realisations import eager_slowly
+from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.spec.training import optimizer as rules
 from samebits.spec.training.layers import Parameter
@@ -321,7 +322,8 @@ def test_moments_stay_below_the_bound_of_their_step(optimizer_name, monkeypatch)
         weight.grad = BFPTensor(
             torch.tensor([(1 << 31) - 1, -(1 << 30)], dtype=torch.int32), exponent
         )
-        optimizer.step()
+        with kernels.use("eager"):  # where the bounds are numbers of Python
+            optimizer.step()
         state = optimizer.state[weight]
         for name in {"momentum", "first", "root"} & set(state):
             codes = state[name].tolist()

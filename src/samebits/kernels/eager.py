@@ -19,6 +19,7 @@ from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.averages import Spans
 from samebits.kernels.geometry import ConvShape, Window, requantize_shift, shorten_shift
 from samebits.kernels.moments import Update
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     CODE_TYPE,
     GATE_EXPONENT,
@@ -361,15 +362,15 @@ class Eager(Vectors):
         largest = self.largest_of(out)
         return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
-    def sgd(
-        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
-    ) -> tuple[int, int, int] | None:
-        """Torch has nothing to gain from one pass."""
-        return None
-
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
         joint = self.joint(terms.codes, terms.delayed)
         return adam(terms, times_power(joint.double(), terms.e_a), out)
+
+    def optimize(
+        self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
+    ) -> bool | None:
+        """Torch has no such call."""
+        return None
 
     def lazy_carry(
         self, codes: Tensor, delayed: Tensor, update: Update, commit: bool

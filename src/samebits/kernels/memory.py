@@ -126,6 +126,11 @@ def like(v: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(order, dtype=v.dtype).copy_(v)
 
 
+def addresses(tensors: list[Tensor]) -> list[int]:
+    """Where tensors begin, to be compared: what moves them changes it."""
+    return list(map(Tensor.data_ptr, tensors))
+
+
 def same_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors begin at the same place of memory: one is a view of the other."""
     return a.data_ptr() == b.data_ptr()

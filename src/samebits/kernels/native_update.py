@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable
 from ctypes import byref, c_int64
 from types import SimpleNamespace
@@ -26,13 +25,16 @@ from samebits.kernels.library import (
 )
 from samebits.kernels.memory import I16, I64, is_in_word_order, pointer, word_pointer
 from samebits.kernels.moments import BIAS, Update, exponent_for
+from samebits.kernels.native_optimize import groups, tables
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
 from samebits.spec import formats
-from samebits.spec.training.moments import FRACTION, TOP_FIELD
+from samebits.spec.training.moments import TOP_FIELD
 
 _threads = torch.get_num_threads
 Weight = TypeVar("Weight", Tensor, SGDTerms, AdamTerms)
 P = ParamSpec("P")
+DONE, FULL = 0, 2  # what `samebits_optimize` gives, beside 1: it does not surely fit
 WITNESSES = 256  # elements of a sum of gradients that are looked at before it is used
 T = TypeVar("T")
 
@@ -97,26 +99,6 @@ class NativeUpdate(Eager):
         return bool(self._c.samebits_add_grad(sides, 2, seen, 0, None, 1))
 
     @_in_word_order
-    def sgd(
-        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
-    ) -> tuple[int, int, int] | None:
-        """In 32-bit arithmetic, which holds updates below 2**16; weights with one exponent."""
-        if isinstance(terms.e_a, Tensor):
-            return None
-        u = _update_bound(terms, terms.e_a, lr)
-        if u >= 1 << 15 or u > room:
-            return None
-        struct, exponent = self._terms(terms)
-        result, (m, x) = direction_exponent(exponent), lr
-        update = Update(terms.codes, m, result - TOP_FIELD + x - terms.e_a, terms.draw)
-        count, tops = terms.codes.numel(), (c_int64 * 2)()
-        state = (struct.w, struct.a, word_pointer(out, count, I16), count)
-        operands = (byref(struct), byref(update_struct(update)), *state)
-        self._c.samebits_sgd(*operands, result - exponent + BIAS, tops, _threads())
-        joint, largest_v = tops
-        return result if largest_v else formats.EXPONENT_MIN, largest_v, joint
-
-    @_in_word_order
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
         """Three passes: for the exponents of the moments, that of the direction, and its codes."""
         t = terms
@@ -134,6 +116,19 @@ class NativeUpdate(Eager):
         place = word_pointer(out, size, I16)
         self._c.samebits_adam_direction(*measure, e_p + BIAS, place, _threads())
         return e_m, e_s, e_p
+
+    def optimize(
+        self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
+    ) -> bool | None:
+        table, parts = tables(roster, gradients)
+        table.take(parts.counts)
+        operands = (table.rows, len(table.rows), groups(options), parts.rows)
+        found = self._c.samebits_optimize(*operands, _threads())
+        if found == FULL:
+            raise MemoryError("no memory for the directions of an optimizer's step")
+        if found == DONE:
+            table.count_versions(options)
+        return bool(found == DONE)
 
     @_in_word_order
     def lazy_carry(
@@ -181,22 +176,3 @@ def _two_parts(gradient: Gradient) -> tuple[WholePart, WholePart, int] | None:
     if formats.scaled(bound_a, by_a) + formats.scaled(bound_b, by_b) > formats.Q32:
         return None
     return (a, by_a), (b, by_b), exponent
-
-
-def _update_bound(terms: SGDTerms, e_a: int, lr: tuple[int, int]) -> float:
-    """An upper bound of every |u| = |lr * P| in units of J, by what is known of the operands."""
-    bound: float = sum(
-        # A unit more than the largest code covers the rounding of the terms.
-        math.ldexp(float(formats.Q32 if known is None else known + 1), e)
-        for (_, e), known in zip(terms.gradient.parts, terms.gradient.bounds, strict=True)
-    )
-    if terms.decay is not None:
-        m, x = terms.decay
-        bound += math.ldexp(float(m), x + e_a + 23)
-    if terms.momentum is not None:
-        m, x = terms.momentum.coefficient
-        field = (terms.momentum.largest >> FRACTION) - TOP_FIELD
-        bound += math.ldexp(float(m), x + terms.momentum.exponent + field + FRACTION + 1)
-    m, x = lr
-    # Rounding the direction adds less than 2**-8 of it, rounding the update less than a unit.
-    return math.ldexp(bound * m, x - e_a) * (1 + 2**-8) + 1

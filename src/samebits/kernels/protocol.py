@@ -48,6 +48,7 @@ from samebits.kernels.adam import AdamTerms
 from samebits.kernels.averages import Spans
 from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.rows import Exponent
 from samebits.spec.formats import CODE_MAX
 
@@ -385,21 +386,19 @@ class Kernels(Protocol):
         nearest. `out` may be the momentum's own V.
         """
 
-    def sgd(
-        self, terms: SGDTerms, lr: tuple[int, int], room: int, out: Tensor | None
-    ) -> tuple[int, int, int] | None:
-        """`direction` and `lazy_carry` in one pass, with a learning rate lr = (m, x).
-
-        The direction is the new V, written to `out`, or without `out` is rounded to nearest and
-        not kept. Returns the exponent and the largest code of V, and the largest |J|; None, and
-        nothing is written, where the realisation has no such pass, or where some |u| might be more
-        than `room`, which the caller knows to keep every code of W in its range.
-        """
-
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
         """The moments M and S of `terms`, in place, and out (e6m9) = their direction P (4).
 
         Returns the exponents of M, S and P.
+        """
+
+    def optimize(
+        self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
+    ) -> bool | None:
+        """Steps of many parameters at once, by the options of their groups (2 to 4).
+
+        False, and nothing is written, where some exponent does not surely stay in its range; None
+        where the realisation has no such call. Raises MemoryError, and nothing is written.
         """
 
     def lazy_carry(

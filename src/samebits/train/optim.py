@@ -10,9 +10,11 @@ momentum and SGD's weight decay are options in binary64, read as 16-bit coeffici
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,14 +23,24 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import CheckpointError, InputError, RangeError
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.moments import Draw, Update
+from samebits.kernels.moments import Draw
+from samebits.kernels.optimize import (
+    Contributions,
+    Entry,
+    GradientCells,
+    Roster,
+    StepGradients,
+    StepOptions,
+    is_taken,
+)
 from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
 from samebits.settled import check_thread
 from samebits.spec import formats
-from samebits.spec.training.moments import CODE_MAX, FRACTION, LEADING, TOP_FIELD
-from samebits.spec.training.optimizer import UPDATE_BITS
 from samebits.train import undo
+from samebits.train.lazy import lazy_update
+from samebits.train.moments import KINDS, MomentState, stored
 from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import Weight
 
 ROUNDINGS = ("stochastic", "nearest")
 
@@ -41,108 +53,6 @@ def coefficient(value: float, what: str) -> tuple[int, int] | None:
     if not (math.isfinite(value) and value >= 0):
         raise InputError(f"{what}: expected a finite number >= 0, found {value}")
     return formats.coefficient(value) if value else None
-
-
-def lazy_update(
-    parameter: BFPParameter,
-    p: Tensor,
-    e_p: int,
-    lr: tuple[int, int],
-    draw: Draw | None,
-) -> None:
-    """Subtract lr * P (e6m9 codes at the exponent e_p) from a parameter, in place (2.1).
-
-    Updates are mostly smaller than one 8-bit code. They gather in A, and only what has grown to a
-    code is carried into W, so no float copy of the weight is needed: the joint value
-    J = W * 2**15 - A falls by exactly u, the update in units of J (2**-15 of a code), whatever
-    moves from A to W. Two things round: u, with the random bits of `draw` or (None) to nearest, and
-    J where the exponent goes up.
-
-    The exponent moves where max|W| leaves [64, 127], which a first pass finds without writing:
-    beyond it J is split again at `by` more (or fewer) bits. Where J, as the last update left it,
-    is so far from both ends that no code of P can carry it there, one pass does both.
-
-    Rows with exponents of their own are updated each for itself, by one call of the kernels.
-
-    Raises RangeError where an exponent would pass 127.
-    """
-    codes, exponent = parameter.parts[0]
-    update = Update(p, lr[0], e_p - TOP_FIELD + lr[1], draw)
-    limit = parameter.largest_allowed
-    largest = None
-    if isinstance(exponent, Tensor):
-        exponent = kernels.of(codes).lazy_rows(codes, parameter.delayed, exponent, update, limit)
-        top = int(exponent.max())
-    else:
-        e_a = exponent - formats.DELAYED_BITS
-        exponent, largest = _update_whole(
-            parameter, exponent, update._replace(shift=update.shift - e_a)
-        )
-        top = exponent
-    torch.autograd.graph.increment_version([codes, parameter.delayed])  # written through pointers
-    if top > formats.EXPONENT_MAX:
-        raise RangeError(
-            f"the update overflows (exponent {top}, at most {formats.EXPONENT_MAX}); lower the "
-            "learning rate"
-        )
-    parameter.set_exponent(exponent)
-    if largest is not None:
-        parameter.remember_largest_joint(largest)
-
-
-def _update_whole(parameter: BFPParameter, exponent: int, update: Update) -> tuple[int, int | None]:
-    """The update of a tensor that is one row; its new exponent, and max|J| where it is known."""
-    codes, delayed = parameter.parts[0][0], parameter.delayed
-    k, limit = kernels.of(codes), parameter.largest_allowed
-    if 1 << max(update.bits, 0) <= _room(parameter):
-        return exponent, k.lazy_carry(codes, delayed, update, True)[1]
-    largest_p = k.largest_of(update.p)
-    if largest_p == 0:
-        return exponent, parameter.largest_joint()
-    above = update.bits - TOP_FIELD + (largest_p >> FRACTION) - UPDATE_BITS
-    if above > 0:
-        k.lazy_resplit(codes, delayed, Update(update.p, 0, -TOP_FIELD, None), above)
-        exponent += above
-        update = update._replace(shift=update.shift - above)
-    largest, joint = k.lazy_carry(codes, delayed, update, False)
-    by = _resplit_shift(largest, joint, exponent, limit)
-    if by == 0:
-        k.lazy_carry(codes, delayed, update, True)
-    else:
-        k.lazy_resplit(codes, delayed, update, by)
-    return exponent + by, formats.scaled(joint, -by)
-
-
-def _room(parameter: BFPParameter) -> int:
-    """The largest |u| that surely keeps max|W| above half the limit and within it; -1 for none.
-
-    W is J / 2**15 to the nearest, so max|W| passes an end only where max|J| reaches the middle
-    between it and the next code.
-    """
-    joint, limit = parameter.largest_joint(), parameter.largest_allowed
-    if joint is None:
-        return -1
-    low, high = (((2 * end + 1) << formats.DELAYED_BITS) // 2 for end in (limit // 2, limit))
-    return min(joint - low, high - joint) - 1
-
-
-def _resplit_shift(largest: int, joint: int, exponent: int, limit: int) -> int:
-    """The change of e_W for max|W| = largest and max|J| = joint (training.md 2.1, 4 and 5).
-
-    Rounding is monotonic, so the largest W after a split follows from the largest J alone.
-    """
-    if joint == 0:
-        return 0
-    by = 0
-    while largest > limit:
-        by += 1
-        largest = formats.scaled(formats.scaled(joint, -by), -formats.DELAYED_BITS)
-    if by:
-        return by
-    while largest <= limit // 2 and exponent + by > formats.EXPONENT_MIN:
-        by -= 1
-        largest = formats.scaled(joint << -by, -formats.DELAYED_BITS)
-    return by
 
 
 class Change(NamedTuple):
@@ -159,6 +69,35 @@ class Change(NamedTuple):
     name: str
 
 
+class _Made(NamedTuple):
+    """A roster, the signs that it is good for, and the places of parameters that are not in it.
+
+    held: what the signs name by its address in memory, so that nothing else gets that
+    """
+
+    signs: list[Any]
+    roster: Roster | None
+    others: list[int]
+    held: object
+
+
+Given = Sequence[Contributions | None]  # gradients of all parameters, in order
+
+
+def _gathered(roster: Roster, gradients: Given) -> StepGradients:
+    """The gradients of a roster's parameters, of those of all."""
+    each = (gradients[entry.place] for entry in roster.entries)
+    return StepGradients(tuple(gradient for gradient in each if gradient is not None))
+
+
+def _moves_at_once(
+    roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
+) -> bool:
+    """Whether one call has updated all parameters of a roster."""
+    k = kernels.of(roster.entries[0].codes)
+    return bool(k.optimize(roster, options, gradients))
+
+
 class Optimizer(torch.optim.Optimizer):
     """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
 
@@ -169,6 +108,9 @@ class Optimizer(torch.optim.Optimizer):
     Options of every optimizer are `seed`, of the random bits, and `rounding`: stochastic, or
     nearest (training.md 10 says what then stalls).
     """
+
+    names: Mapping[int, str] = MappingProxyType({})
+    _made: _Made | None = None
 
     def __init__(self, parameters: Iterable[Any], defaults: dict[str, Any]) -> None:
         _check_rounding(defaults)
@@ -182,7 +124,6 @@ class Optimizer(torch.optim.Optimizer):
                         "samebits.train.convert, and give parameters that stay in float32 to an "
                         "optimizer of torch"
                     )
-        self.names: dict[int, str] = {}
 
     def name_parameters(self, model: torch.nn.Module) -> None:
         """Remember parameter names for error messages."""
@@ -197,19 +138,66 @@ class Optimizer(torch.optim.Optimizer):
         optimizer's state are what they were before: a lower learning rate may be tried.
         """
         check_thread()
+        with torch._C.DisableTorchFunctionSubclass():  # only flags and gradients are asked for
+            trained = [p for p in self._parameters() if p.requires_grad]
         loss = None
-        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if trained and all(p.grad is None for p in trained):
+        with torch._C.DisableTorchFunctionSubclass():
+            if trained and all(p.grad is None for p in trained):
+                raise InputError(
+                    "no parameter has a gradient: call backward() before step(), and build the "
+                    "optimizer after moving the model to its device"
+                )
+            found = [p.grad for p in self._parameters()]
+        if not all(g is None or isinstance(g, BFPTensor) for g in found):
+            raise InputError("expected BFP gradients: use samebits.train losses and layers")
+        gradients = [None if g is None else g.value for g in found]
+        self._step(gradients, lambda roster: _gathered(roster, gradients))
+        return loss
+
+    def prepared(self, gradients: Sequence[GradientCells | None]) -> Callable[[], None]:
+        """A function that makes a step by gradients which always lie at the same places.
+
+        gradients: of every parameter of the groups, in order (`GradientCells`), or None. All that
+        is looked up is looked up once, so that a step is little more than a call of C; torch's
+        hooks of steps do not hear of it. It raises what `step` raises.
+        """
+        if len(gradients) != (count := len(self._parameters())):
             raise InputError(
-                "no parameter has a gradient: call backward() before step(), and build the "
-                "optimizer after moving the model to its device"
+                f"gradients: expected one, or None, for each of {count} parameters, found "
+                f"{len(gradients)}"
             )
-        changes = list(self._changes())
+        gather = functools.lru_cache(maxsize=1)(lambda roster: _gathered(roster, gradients))
+
+        @torch.no_grad()
+        def step() -> None:
+            check_thread()
+            self._step(gradients, gather)
+
+        return step
+
+    def _parameters(self) -> list[Any]:
+        """Those of all groups, in order."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _step(self, gradients: Given, gather: Callable[[Roster], StepGradients]) -> None:
+        """Update every parameter that has a gradient.
+
+        What C takes is updated by one call, all else one after the other; where something might
+        leave its range, everything is kept, and updated in the second way.
+        """
+        options = tuple(self._options(group) for group in self.param_groups)
+        live = [place for place, parts in enumerate(gradients) if parts is not None]
+        roster, others = self._enrolled(live)
+        changes = [self._change(place, gradients) for place in others]
         restore = None
-        if not all(self._surely_fits(c.parameter, c.gradient, c.group) for c in changes):
+        if not (
+            all(self._surely_fits(c.parameter, c.gradient, c.group) for c in changes)
+            and (roster is None or _moves_at_once(roster, options, gather(roster)))
+        ):
+            changes = [self._change(place, gradients) for place in live]
             restore = undo.keep([change.parameter for change in changes], self.state)
         try:
             for change in changes:
@@ -218,38 +206,82 @@ class Optimizer(torch.optim.Optimizer):
             if restore is not None:
                 restore()
             raise
-        return loss
 
-    def _changes(self) -> Iterator[Change]:
-        """The parts of a step, all options and gradients checked. Raises InputError."""
-        position = 0
-        for group in self.param_groups:
-            lr = coefficient(float(group["lr"]), "learning rate")
-            for parameter in group["params"]:
-                name, index = self.names.get(id(parameter), f"parameter {position}"), position
-                position += 1
-                if parameter.grad is None:
-                    continue
-                if not isinstance(parameter.grad, BFPTensor):
-                    raise InputError("expected BFP gradients: use samebits.train losses and layers")
-                parts = tuple((codes, int(e)) for codes, e in parameter.grad.parts)
-                gradient = Gradient(parts, parameter.grad.bounds)
-                draw = None
-                if group["rounding"] == "stochastic":
-                    steps = self.state.get(parameter, {}).get("steps", 0)
-                    draw = Draw(group["seed"], index, steps)
-                yield Change(parameter, gradient, group, lr, draw, name)
+    def _enrolled(self, live: list[int]) -> tuple[Roster | None, list[int]]:
+        """Those of some parameters that one call updates, and the places of the others.
+
+        The roster is made once, and used as long as nothing is put in another's place.
+        """
+        parameters = self._parameters()
+        weights = [parameters[place].value for place in live]
+        if self._made is not None and self._made.signs == self._signs(live, weights):
+            return self._made.roster, self._made.others
+        entries, others = [], []
+        groups = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
+        once = len(set(map(id, weights))) == len(weights)
+        for place, weight in zip(live, weights, strict=True):
+            parameter, group = parameters[place], groups[place]
+            state, codes = self._kept(parameter), parameter.parts[0][0]
+            on_cpu = kernels.realisation(codes.device.type) == "native"
+            if on_cpu and once and is_taken(codes, weight.delayed, weight.cell):
+                names = self._moments(self.param_groups[group])
+                entry = Entry(
+                    *(codes, weight.delayed, weight.cell, parameter.largest_cell),
+                    *(tuple(state.room(name, codes) for name in names), state.numbers),
+                    *(parameter.largest_allowed, place, group),
+                )
+                entries.append(entry)
+            else:
+                others.append(place)
+        roster = Roster(tuple(entries)) if entries else None
+        held = (weights, [(s, s.moments) for s in self.state.values() if type(s) is MomentState])
+        self._made = _Made(self._signs(live, weights), roster, others, held)
+        return roster, others
+
+    def _signs(self, live: list[int], weights: list[Weight]) -> list[Any]:
+        """All that differs where a roster is not that of the step before."""
+        return [
+            kernels.realisation(),
+            live,
+            [id(weight) for weight in weights],
+            [(len(group["params"]), self._moments(group)) for group in self.param_groups],
+            [(id(s), id(getattr(s, "moments", None))) for s in self.state.values()],
+        ]
+
+    def _kept(self, parameter: BFPParameter) -> MomentState:
+        """The state of a parameter, which is made where there is none, or one of torch's kind."""
+        state = self.state.get(parameter)
+        if not isinstance(state, MomentState):
+            state = self.state[parameter] = MomentState(state or {})
+        return state
+
+    def _change(self, place: int, gradients: Given) -> Change:
+        """The part of a step that is one parameter's."""
+        groups = [group for group in self.param_groups for _ in group["params"]]
+        parameter, group, given = self._parameters()[place], groups[place], gradients[place]
+        assert given is not None
+        bounds = [-1 if bound is None else int(bound) for bound in given.bounds]
+        gradient = Gradient(
+            tuple((codes, int(exponent)) for codes, exponent in given.parts),
+            tuple(None if bound < 0 else bound for bound in bounds),
+        )
+        draw = None
+        if group["rounding"] == "stochastic":
+            draw = Draw(group["seed"], place, self._kept(parameter).numbers.steps)
+        lr = coefficient(float(group["lr"]), "learning rate")
+        name = self.names.get(id(parameter), f"parameter {place}")
+        return Change(parameter, gradient, group, lr, draw, name)
 
     def _apply(self, change: Change) -> None:
         """Update one parameter, and the optimizer's state of it, in place."""
-        state = self.state[change.parameter]
+        state = self._kept(change.parameter)
         try:
             self._move(change, state)
         except RangeError as error:
             raise RangeError(f"parameter {change.name!r}: {error}") from None
         state["steps"] = state.get("steps", 0) + 1
 
-    def _move(self, change: Change, state: dict[str, Any]) -> None:
+    def _move(self, change: Change, state: MomentState) -> None:
         """The direction, and the lazy update by it (training.md 4)."""
         p, e_p = self._direction(change, state)
         if change.lr is not None:
@@ -273,12 +305,27 @@ class Optimizer(torch.optim.Optimizer):
         """n such that every number on the way to the direction is below 2**n."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
-    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
+    def _direction(self, change: Change, state: MomentState) -> WholePart:
         """The direction P (e6m9) of a gradient; updates the parameter's state in place."""
         raise TypeError(f"{type(self).__name__} defines no direction")
 
+    def _options(self, group: dict[str, Any]) -> StepOptions:
+        """The options of a group as a roster takes them. Raises InputError."""
+        raise TypeError(f"{type(self).__name__} defines no options")
+
+    def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The names of the moments that a step of a group writes."""
+        raise TypeError(f"{type(self).__name__} defines no moments")
+
     STATES: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """The names of what a parameter's state may hold after a step; those of the last are all."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's: integer tensors and plain numbers, of parameters that have had a step."""
+        saved = super().state_dict()
+        kept = ((index, dict(state)) for index, state in saved["state"].items())
+        saved["state"] = {index: state for index, state in kept if state}
+        return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take integer state as it is (PyTorch's loader would turn it into floats).
@@ -306,7 +353,7 @@ class Optimizer(torch.optim.Optimizer):
                     f"found {sorted(values)}"
                 )
             restored[parameter] = {
-                key: _stored(value, KINDS[key], parameter, f"{key!r} of parameter {index}")
+                key: stored(value, KINDS[key], parameter, f"{key!r} of parameter {index}")
                 for key, value in values.items()
             }
         for saved in groups:
@@ -327,52 +374,6 @@ def _check_rounding(group: dict[str, Any]) -> None:
         raise InputError(f"rounding: expected one of {', '.join(ROUNDINGS)}, found {rounding!r}")
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise InputError(f"seed: expected a whole number in 0..{2**32 - 1}, found {seed!r}")
-
-
-KINDS = {
-    "steps": "steps",
-    "momentum": "codes",
-    "momentum_exponent": "exponent",
-    "first": "codes",
-    "first_exponent": "exponent",
-    "root": "codes",
-    "root_exponent": "exponent",
-    "power1": "power",
-    "power2": "power",
-}
-"""The entries of optimizer states, by the kind that `_stored` checks."""
-
-
-def _stored(value: Any, kind: str, parameter: BFPParameter, what: str) -> Any:
-    """One entry of an optimizer's saved state, in the memory order of its parameter.
-
-    Checkpoints are untrusted: CheckpointError, which says `what` it is, for another type, shape or
-    range.
-    """
-    if kind == "codes":
-        if (
-            not isinstance(value, Tensor)
-            or value.dtype != torch.int16
-            or value.shape != parameter.shape
-            or bool(((value != 0) & (value > -LEADING) & (value < LEADING)).any())
-            or bool((value < -CODE_MAX).any())
-        ):
-            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else value
-            raise CheckpointError(
-                f"optimizer state {what}: expected e6m9 codes, int16 {tuple(parameter.shape)} of 0 "
-                f"and magnitudes of {LEADING} to {CODE_MAX}, found {found}"
-            )
-        return torch.empty_like(parameter.codes, dtype=torch.int16).copy_(value)
-    low, high = {
-        "exponent": (formats.EXPONENT_MIN, formats.EXPONENT_MAX),
-        "steps": (1, 2**32 - 1),
-        "power": (0.0, 1.0),
-    }[kind]
-    if type(value) is type(low) and low <= value <= high:
-        return value
-    raise CheckpointError(
-        f"optimizer state {what}: expected a number in [{low}, {high}], found {value!r}"
-    )
 
 
 class SGD(Optimizer):
@@ -410,7 +411,15 @@ class SGD(Optimizer):
         ]
         return max(terms) + 2 + max(momentum, 0) + group["nesterov"]
 
-    def _terms(self, change: Change, state: dict[str, Any]) -> SGDTerms:
+    def _options(self, group: dict[str, Any]) -> StepOptions:
+        names = ("lr", "weight_decay", "momentum")
+        rest = (group["nesterov"], group["rounding"], group["seed"])
+        return _sgd_options(*(float(group[name]) for name in names), *rest)
+
+    def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return _MOMENTUM[:1] if group["momentum"] else ()
+
+    def _terms(self, change: Change, state: MomentState) -> SGDTerms:
         """The operands of a step."""
         codes, exponent = change.parameter.parts[0]
         momentum, factor = None, coefficient(change.group["momentum"], "momentum")
@@ -427,30 +436,7 @@ class SGD(Optimizer):
             draw=change.draw,
         )
 
-    def _move(self, change: Change, state: dict[str, Any]) -> None:
-        """As Optimizer's, in one pass over everything where that surely keeps W in its range."""
-        if not self._moves_in_one_pass(change, state):
-            super()._move(change, state)
-
-    def _moves_in_one_pass(self, change: Change, state: dict[str, Any]) -> bool:
-        """Whether it was done."""
-        parameter, group = change.parameter, change.group
-        room = _room(parameter)
-        if change.lr is None or change.draw is None or group["nesterov"] or room < 0:
-            return False
-        terms = self._terms(change, state)
-        v = _memory_of_momentum(terms, state) if group["momentum"] else None
-        done = kernels.of(terms.codes).sgd(terms, change.lr, room, v)
-        if done is None:
-            return False
-        *of_v, joint = done
-        torch.autograd.graph.increment_version([terms.codes, terms.delayed])
-        parameter.remember_largest_joint(joint)
-        if v is not None:
-            state.update(zip(_MOMENTUM, (v, *of_v), strict=True))
-        return True
-
-    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
+    def _direction(self, change: Change, state: MomentState) -> WholePart:
         """G + decay * J + momentum * V; with Nesterov once more with the new V."""
         terms = self._terms(change, state)
         k = kernels.of(terms.codes)
@@ -486,7 +472,21 @@ _MOMENTUM = ("momentum", "momentum_exponent", "momentum_largest")
 reading V to find it would cost a step 3 %."""
 
 
-def _memory_of_momentum(terms: SGDTerms, state: dict[str, Any]) -> Tensor:
+@functools.lru_cache(maxsize=64)
+def _sgd_options(
+    lr: float, decay: float, momentum: float, nesterov: bool, rounding: str, seed: int
+) -> StepOptions:
+    """StepOptions of SGD as a roster takes them. Raises InputError."""
+    bits = undo.bits_of
+    return StepOptions(
+        *(False, nesterov, rounding == "stochastic", seed),
+        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
+        *(*(coefficient(decay, "weight decay") or (0, 0)), bits(decay)),
+        *(*(coefficient(momentum, "momentum") or (0, 0)), bits(momentum)),
+    )
+
+
+def _memory_of_momentum(terms: SGDTerms, state: MomentState) -> Tensor:
     """V, which a step writes in place; new memory before there is one."""
     v = state.get("momentum")
     return torch.empty_like(terms.codes, dtype=torch.int16) if v is None else v
@@ -542,7 +542,15 @@ class Adam(Optimizer):
         quotient = top + 2 - undo.bits_of(1.0 - group["betas"][0]) - undo.bits_of(group["eps"])
         return max(top, quotient, decay) + 1
 
-    def _direction(self, change: Change, state: dict[str, Any]) -> WholePart:
+    def _options(self, group: dict[str, Any]) -> StepOptions:
+        numbers = (group["lr"], group["weight_decay"], *group["betas"], group["eps"])
+        rest = (group["decoupled"], group["rounding"], group["seed"])
+        return _adam_options(*map(float, numbers), *rest)
+
+    def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("first", "root")
+
+    def _direction(self, change: Change, state: MomentState) -> WholePart:
         """Moments, then the direction from the moments as they are stored (training.md 4)."""
         codes, exponent = change.parameter.parts[0]
         group, k = change.group, kernels.of(codes)
@@ -578,6 +586,27 @@ class Adam(Optimizer):
         out = torch.empty_like(codes, dtype=torch.int16)
         state["first_exponent"], state["root_exponent"], e_p = k.adam(terms, out)
         return out, e_p
+
+
+@functools.lru_cache(maxsize=64)
+def _adam_options(
+    lr: float,
+    decay: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decoupled: bool,
+    rounding: str,
+    seed: int,
+) -> StepOptions:
+    """StepOptions of Adam as a roster takes them. Raises InputError."""
+    bits = undo.bits_of
+    return StepOptions(
+        *(True, False, rounding == "stochastic", seed),
+        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
+        *(0, 0, bits(decay), 0, 0, 0, bits(1.0 - beta1) + bits(eps)),
+        *(beta1, beta2, 0.0 if decoupled else decay, decay if decoupled else 0.0, eps),
+    )
 
 
 __all__ = ["ROUNDINGS", "SGD", "Adam", "Optimizer", "lazy_update"]

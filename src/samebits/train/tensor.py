@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import warnings
 from collections.abc import Callable
+from ctypes import c_int64
 from typing import Any
 
 import torch
@@ -255,7 +257,7 @@ class BFPParameter(BFPTensor):
     """
 
     value: Weight
-    _largest: tuple[int, int] = (0, -1)
+    _peak: ctypes.Array[c_int64] | None = None
     _is_param = True  # what torch.nn.Module asks of a parameter
 
     @staticmethod
@@ -344,12 +346,19 @@ class BFPParameter(BFPTensor):
 
     def largest_joint(self) -> int | None:
         """max|J| where the last update left it, None if W may have changed since."""
-        largest, version = self._largest
-        return largest if version == self.parts[0][0]._version else None
+        largest, version = self.largest_cell
+        return largest if version == self.parts[0][0]._version and largest >= 0 else None
+
+    @property
+    def largest_cell(self) -> ctypes.Array[c_int64]:
+        """max|J| (-1: unknown), and the version of W that it is true of; C writes it, too."""
+        if self._peak is None:
+            self._peak = (c_int64 * 2)(-1, -1)
+        return self._peak
 
     def remember_largest_joint(self, largest: int) -> None:
         """Keep max|J| for as long as W is not written."""
-        self._largest = (largest, self.parts[0][0]._version)
+        self.largest_cell[:] = [largest, self.parts[0][0]._version]
 
     def to_device(self, device: torch.device) -> BFPParameter:
         """A copy on another device; layers that share this parameter get the same copy."""

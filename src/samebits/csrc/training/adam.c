@@ -1,22 +1,7 @@
 /* Moments and directions of Adam (docs/spec/training.md, section 4), element by element in binary64
  * and in the order written there: every operation is rounded once, none is contracted. */
-#include <stddef.h>
-
-#include "moment.h"
+#include "optimizer.h"
 #include "parallel.h"
-
-typedef struct {
-    const int32_t *g;
-    const int8_t *w;
-    const int16_t *a;
-    int16_t *first, *root;
-    const int64_t *rows; /* e_A of every row; NULL: scale_a counts for all */
-    int64_t row_size;
-    double scale_g, scale_a; /* 2**e_G and 2**e_A */
-    double beta1, beta2, rest1, rest2, coupled, decoupled, c1, c2, eps;
-    int64_t base_first, base_root; /* e - 63 of the moments as they are stored */
-    int64_t bias_first, bias_root; /* of those that are written */
-} AdamTerms;
 
 typedef struct {
     double first, root;

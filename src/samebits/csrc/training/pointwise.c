@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "optimizer.h"
 #include "parallel.h"
 #include "shift.h"
 
@@ -313,12 +314,6 @@ int64_t samebits_add_i8(const int8_t *a, const int8_t *b, int64_t n, int64_t ea,
     }
     return top;
 }
-
-/* One addend of `samebits_add_grad`: codes of 16 or 32 bits, and the exponent that scales them. */
-typedef struct {
-    const void *codes;
-    int64_t width, by;
-} Addend;
 
 #define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
 

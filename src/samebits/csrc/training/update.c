@@ -4,26 +4,11 @@
  *
  * Numbers between are integers held in binary64, below 2**52: terms are scaled by powers of two,
  * rounded to integers once, and their sum is exact. */
-#include <stddef.h>
-
-#include "moment.h"
+#include "optimizer.h"
 #include "parallel.h"
 #include "shift.h"
 
 /* --- directions of SGD (4) ------------------------------------------------------------------ */
-
-/* combine50(): gradient, weight-decay and momentum terms at one exponent. The gradient may still
- * lie in two parts, each with the shift that aligns it (1.3); their sum fits in 32 bits. */
-typedef struct {
-    const int32_t *g, *second;
-    const int8_t *w;
-    const int16_t *a, *v;
-    const int64_t *rows; /* shift_decay of every row; NULL: one for all */
-    int64_t row_size;
-    int64_t decay, momentum; /* 16-bit coefficients, 0 = term absent */
-    /* Exponents, in [-900, 900]; of the momentum that of a code with F = 0. */
-    int64_t shift_first, shift_second, shift_g, shift_decay, shift_momentum;
-} Terms;
 
 typedef struct {
     double first, other, scale, decay;
@@ -137,14 +122,6 @@ int64_t samebits_combine(const Terms *t, const Draw *draw, int64_t n, int64_t bi
 }
 
 /* --- lazy update (2.1) ---------------------------------------------------------------------- */
-
-/* What is subtracted from J: m * P, where a code with F = 0 has the exponent `shift` against J; m
- * below 2**16, shift at most -43, so that every |u| is below 2**46. */
-typedef struct {
-    const int16_t *p;
-    int64_t m, shift;
-    Draw draw;
-} Update;
 
 #define GUARD 36 /* bits that a product of 26 is moved left before it is moved right */
 
@@ -276,7 +253,7 @@ static int64_t code_of(int64_t joint, int64_t by) {
 
 /* By how much an exponent moves, from max|W| and max|J| of its row: steps 4 and 5. Codes of W go up
  * to `limit`. */
-static int64_t move_of(int64_t largest, int64_t joint, int64_t exponent, int64_t limit) {
+int64_t samebits_lazy_move(int64_t largest, int64_t joint, int64_t exponent, int64_t limit) {
     int64_t by = 0;
     if (largest > limit) {
         do by++;
@@ -302,7 +279,7 @@ static int64_t update_row(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n
     }
     int64_t tops[2] = {0, 0};
     lazy_carry(w, a, &u, lo, n, 0, tops);
-    by = move_of(tops[0], tops[1], exponent, limit);
+    by = samebits_lazy_move(tops[0], tops[1], exponent, limit);
     if (by == 0)
         lazy_carry(w, a, &u, lo, n, 1, tops);
     else
