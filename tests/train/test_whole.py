@@ -14,6 +14,7 @@ from samebits.train import convert, cross_entropy, model_input
 from samebits.train.architectures import build, initialise
 from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
+from samebits.train.routines import state_of
 from samebits.train.value import same_parts
 from samebits.train.whole import record_step
 
@@ -70,7 +71,7 @@ def test_a_whole_step_has_the_bits_of_its_parts(name, shards):
         moved = {name: v.clone() for name, v in model.named_buffers()}
         for name, v in model.named_buffers():
             v.copy_(state[name])
-        assert step.fits(images, target, [p.value for p in graph.parameters])
+        assert step.fits(images, target, state_of([p.value for p in graph.parameters]))
         assert step(images, target) == total / shards
         assert all(torch.equal(v, moved[name]) for name, v in model.named_buffers())
         for place, p in zip(step.gradients, graph.parameters, strict=True):
@@ -111,10 +112,11 @@ def test_other_batches_do_not_fit():
     _, graph, step, shape = recorded("lines")
     weights = [p.value for p in graph.parameters]
     images, target = drawn(shape, 1)
-    assert not step.fits(images[:3], target[:3], weights)
-    assert not step.fits(images.double(), target, weights)
-    assert not step.fits(images, target.int(), weights)
-    assert not step.fits(images, target, [copy.deepcopy(graph.parameters[0]).value, *weights[1:]])
+    assert not step.fits(images[:3], target[:3], state_of(weights))
+    assert not step.fits(images.double(), target, state_of(weights))
+    assert not step.fits(images, target.int(), state_of(weights))
+    weights[0] = copy.deepcopy(graph.parameters[0]).value
+    assert not step.fits(images, target, state_of(weights))
 
 
 def test_other_kinds_of_batches_are_not_recorded():

@@ -288,6 +288,14 @@ class RoutineRecorder(Native):
         place = memory.pointer(target, n := target.numel(), torch.int64)
         self._run(self._c.samebits_are_classes, place, n, classes)
 
+    def loss_units(self, logs: Tensor, distances: Tensor, exponent: Exponent) -> Tensor:
+        """A call that adds the rows of a cross-entropy up: int64 [3] (csrc/training/loss.c)."""
+        found, n = self.made(logs.new_empty(3)), logs.numel()
+        rows = [memory.pointer(v, n, torch.int64) for v in (logs, distances)]
+        places = (n, self._at(exponent), memory.pointer(found, 3, torch.int64))
+        self._run(self._c.samebits_loss_units, *rows, *places)
+        return found
+
     def finish(self, *results: Tensor) -> Routine:
         """The routine of all that was written down.
 

@@ -101,7 +101,7 @@ def loss_units(
 
     All int64 [n], the exponent one or [n, 1]: A = weights < 2**29 (None: 1), D = distances < 2**61.
     """
-    count = len(distances)
+    (count,) = distances.shape
     if isinstance(exponent, int):
         shifts = [exponent - 14] * count
     else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -70,18 +71,23 @@ class Change(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A roster, the signs that it is good for, and the places of parameters that are not in it.
+    """A roster, what it is good for, and the places of parameters that are not in it.
 
-    held: what the signs name by its address in memory, so that nothing else gets that
+    signs: that must be equal; held: that must be the same objects
     """
 
     signs: list[Any]
+    held: list[Any]
     roster: Roster | None
     others: list[int]
-    held: object
 
 
 Given = Sequence[Contributions | None]  # gradients of all parameters, in order
+
+
+def _live(gradients: Given) -> list[int]:
+    """The places of parameters that have a gradient."""
+    return [place for place, parts in enumerate(gradients) if parts is not None]
 
 
 def _gathered(roster: Roster, gradients: Given) -> StepGradients:
@@ -154,7 +160,7 @@ class Optimizer(torch.optim.Optimizer):
         if not all(g is None or isinstance(g, BFPTensor) for g in found):
             raise InputError("expected BFP gradients: use samebits.train losses and layers")
         gradients = [None if g is None else g.value for g in found]
-        self._step(gradients, lambda roster: _gathered(roster, gradients))
+        self._step(gradients, _live(gradients), lambda roster: _gathered(roster, gradients))
         return loss
 
     def prepared(self, gradients: Sequence[GradientCells | None]) -> Callable[[], None]:
@@ -169,12 +175,12 @@ class Optimizer(torch.optim.Optimizer):
                 f"gradients: expected one, or None, for each of {count} parameters, found "
                 f"{len(gradients)}"
             )
+        live = _live(gradients)
         gather = functools.lru_cache(maxsize=1)(lambda roster: _gathered(roster, gradients))
 
-        @torch.no_grad()
         def step() -> None:
             check_thread()
-            self._step(gradients, gather)
+            self._step(gradients, live, gather)
 
         return step
 
@@ -182,23 +188,30 @@ class Optimizer(torch.optim.Optimizer):
         """Those of all groups, in order."""
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _step(self, gradients: Given, gather: Callable[[Roster], StepGradients]) -> None:
-        """Update every parameter that has a gradient.
+    def _step(
+        self, gradients: Given, live: list[int], gather: Callable[[Roster], StepGradients]
+    ) -> None:
+        """Update every parameter that has a gradient; live: their places.
 
         What C takes is updated by one call, all else one after the other; where something might
         leave its range, everything is kept, and updated in the second way.
         """
-        options = tuple(self._options(group) for group in self.param_groups)
-        live = [place for place, parts in enumerate(gradients) if parts is not None]
+        options = (*[self._options(group) for group in self.param_groups],)
         roster, others = self._enrolled(live)
-        changes = [self._change(place, gradients) for place in others]
+        changes = [self._change(place, gradients) for place in others] if others else []
         restore = None
         if not (
-            all(self._surely_fits(c.parameter, c.gradient, c.group) for c in changes)
+            (not changes or all(self._surely_fits(*change[:3]) for change in changes))
             and (roster is None or _moves_at_once(roster, options, gather(roster)))
         ):
             changes = [self._change(place, gradients) for place in live]
             restore = undo.keep([change.parameter for change in changes], self.state)
+        if changes:
+            self._apply_all(changes, restore)
+
+    @torch.no_grad()
+    def _apply_all(self, changes: list[Change], restore: Callable[[], None] | None) -> None:
+        """Update parameters one after the other; where one fails, put back what was kept."""
         try:
             for change in changes:
                 self._apply(change)
@@ -214,8 +227,13 @@ class Optimizer(torch.optim.Optimizer):
         """
         parameters = self._parameters()
         weights = [parameters[place].value for place in live]
-        if self._made is not None and self._made.signs == self._signs(live, weights):
-            return self._made.roster, self._made.others
+        made = self._made
+        if (
+            made is not None
+            and made.signs == self._signs(live)
+            and all(map(operator.is_, self._held(weights), made.held))
+        ):
+            return made.roster, made.others
         entries, others = [], []
         groups = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
         once = len(set(map(id, weights))) == len(weights)
@@ -234,19 +252,19 @@ class Optimizer(torch.optim.Optimizer):
             else:
                 others.append(place)
         roster = Roster(tuple(entries)) if entries else None
-        held = (weights, [(s, s.moments) for s in self.state.values() if type(s) is MomentState])
-        self._made = _Made(self._signs(live, weights), roster, others, held)
+        self._made = _Made(self._signs(live), self._held(weights), roster, others)
         return roster, others
 
-    def _signs(self, live: list[int], weights: list[Weight]) -> list[Any]:
-        """All that differs where a roster is not that of the step before."""
-        return [
-            kernels.realisation(),
-            live,
-            [id(weight) for weight in weights],
-            [(len(group["params"]), self._moments(group)) for group in self.param_groups],
-            [(id(s), id(getattr(s, "moments", None))) for s in self.state.values()],
-        ]
+    def _signs(self, live: list[int]) -> list[Any]:
+        """Facts of which one differs where a roster is not that of the step before."""
+        sizes = [(len(group["params"]), self._moments(group)) for group in self.param_groups]
+        return [kernels.realisation(), live, sizes]
+
+    def _held(self, weights: list[Weight]) -> list[Any]:
+        """Objects of which one is another where a roster is not that of the step before."""
+        states = [*self.state.values()]
+        moments = [s.moments for s in states if s.__class__ is MomentState]
+        return [*weights, None, *states, None, *moments, None]
 
     def _kept(self, parameter: BFPParameter) -> MomentState:
         """The state of a parameter, which is made where there is none, or one of torch's kind."""

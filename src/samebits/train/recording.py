@@ -135,27 +135,29 @@ class Guard:
             for buffer in module._buffers.values()
             if buffer is not None
         ]
-        self._versions = [buffer._version for buffer in self._written]
+        self._versions = self._own_versions()
+
+    def _own_versions(self) -> list[int]:
+        return [buffer._version for buffer in self._written]
 
     def holds(self) -> bool:
         """Whether all is as it was."""
         try:
             with torch._C.DisableTorchFunctionSubclass():  # of a parameter only flags are asked for
                 tensors = [held[name] for held, name in self._places]
+                stated = self._stated() if self._moving else self._own
                 return (
                     all(map(operator.is_, tensors, self._tensors))
                     and self._kinds == [module.__class__ for module in self._modules]
                     and self._trained == [t is not None and t.requires_grad for t in tensors]
-                    and self._versions == [buffer._version for buffer in self._written]
-                    and self._attributes == self._stated()
+                    and (not self._written or self._versions == self._own_versions())
+                    and self._attributes == stated
                 )
         except (KeyError, RuntimeError, TypeError, ValueError):  # others, which do not compare
             return False
 
     def _stated(self) -> list[dict[str, Any]]:
         """Attributes of all modules, but for positions of dropouts."""
-        if not self._moving:
-            return self._own
         stated = list(self._own)
         for place, names in self._moving.items():
             stated[place] = {n: v for n, v in self._own[place].items() if n not in names}

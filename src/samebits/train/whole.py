@@ -8,11 +8,13 @@ these parts, which say what is wrong.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import ldexp
 from typing import NamedTuple
 
 import torch
@@ -20,9 +22,12 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError
+from samebits.kernels.memory import address_of
 from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
+from samebits.kernels.softmax import HALF
+from samebits.spec.training.loss import LN_2
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
 from samebits.train.losses.entropy import entropy_value
@@ -31,14 +36,12 @@ from samebits.train.losses.reduction import gradient_of
 from samebits.train.optim import Optimizer
 from samebits.train.recording import Guard
 from samebits.train.routines import (
-    Place,
     PlacedGradient,
     RecordedGraph,
     arrays,
     as_recorded,
     check_values,
     moved,
-    place_of,
     state_of,
 )
 from samebits.train.tensor import BFPParameter
@@ -55,7 +58,7 @@ class WholeStep:
 
     images, target: where it reads a shard: float32, and int64 class indices
     state:     tensors of the weights, which lie where it reads them
-    loss:      what a cross-entropy is made of, and the exponent of its logits
+    loss:      the numbers of a shard's cross-entropy (`RoutineRecorder.loss_units`)
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
     shards:    into which a batch is cut; kind: its shape
     """
@@ -64,7 +67,7 @@ class WholeStep:
     images: Tensor
     target: Tensor
     state: list[Tensor]
-    loss: tuple[Tensor, Tensor, Place]
+    loss: ctypes.Array[ctypes.c_int64]
     gradients: list[PlacedGradient | None]
     shards: int
     kind: torch.Size
@@ -83,7 +86,6 @@ class WholeStep:
         None where the routine could not end: nothing has changed.
         """
         (size,), total = self.target.shape, 0.0
-        logs, distances, exponent = self.loss
         for shard, keep in enumerate(self.keeps):
             self.images.copy_(images[shard * size : (shard + 1) * size])
             self.target.copy_(target[shard * size : (shard + 1) * size])
@@ -91,19 +93,21 @@ class WholeStep:
                 return None
             if keep:
                 self.routine.run(keep)
-            total += entropy_value(logs, distances, exponent.value, size)
+            logs, high, low = self.loss
+            total += LN_2 * ldexp(float(logs + (((high << HALF) + low) << 8)), -24) / float(size)
         for state in self.states:
             self.routine.run(state)
         return total / self.shards
 
-    def fits(self, images: Tensor, target: Tensor, weights: Sequence[Weight]) -> bool:
-        """Whether a batch is of the recorded kind, and weights lie where they did."""
+    def fits(self, images: Tensor, target: Tensor, state: Sequence[Tensor]) -> bool:
+        """Whether a batch is of the recorded kind, and weights, whose tensors are `state`, lie
+        where they did."""
         return (
             images.shape == self.kind
             and target.shape == self.kind[:1]
             and images.dtype is torch.float32
             and target.dtype is torch.int64
-            and all(map(operator.is_, self.state, state_of(weights)))
+            and all(map(operator.is_, self.state, state))
         )
 
 
@@ -124,7 +128,8 @@ def record_step(
     with kernels.recording(recorder, SHARD):
         check = functools.partial(recorder.are_classes, own[1])
         found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards, check)
-    results = [*own, found.entropy.logs, found.entropy.distances]
+        loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
+    results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
     for shard in range(shards):
         kept, updates = found.gradients, found.updates
@@ -139,14 +144,19 @@ def record_step(
         results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
     joint = [_joined(of_shards) for of_shards in zip(*gradients, strict=True)]
     routine = recorder.finish(*results)
-    first, labels, logs, distances = (routine.tensor(v) for v in results[:4])
+    first, labels, units = (routine.tensor(v) for v in results[:3])
     step = WholeStep(
-        *(routine, first, labels, state_of(weights), (logs, distances, place_of(found.exponent))),
+        *(routine, first, labels, state_of(weights), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
         *(shards, images.shape),
     )
     _prove(step, graph, batch, weights, bits)
     return step
+
+
+def numbers_of(v: Tensor) -> ctypes.Array[ctypes.c_int64]:
+    """The numbers of a tensor as C has them, read without torch."""
+    return (ctypes.c_int64 * v.numel()).from_address(address_of(v))
 
 
 def _kept_gradient(gradient: BFPValue) -> BFPValue:
@@ -194,7 +204,8 @@ class UsualStep:
             self.model.train()
             if not self.guard.holds():
                 return None
-        if not self.step.fits(*batch, [p.value for p in self.parameters]):
+        state = [tensor for p in self.parameters for tensor in p.value.tensors]
+        if not self.step.fits(*batch, state):
             return None
         loss = self.step(*batch)
         if loss is not None:

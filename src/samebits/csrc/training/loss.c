@@ -4,7 +4,7 @@
  * Bounds: with c <= 2**14 classes S = sum p <= 2**38, and |p - S| * 2**24 <= 2**62; A < 2**29, so
  * p * A < 2**53, and sums of a * d are below 2**61. */
 #include "parallel.h"
-#include "samebits_integer.h"
+#include "exponent.h"
 
 /* log2(s) - 24 in units of 2**-24 by 24 steps of squaring; s >= 2**24. */
 static int64_t log2_24(int64_t s) {
@@ -82,6 +82,27 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
             a += c;
         }
     }
+}
+
+#define LOG2_E 1549082005 /* rne(log2(e) * 2**30) */
+#define HALF 31
+
+/* The sum of the rows' losses in units of 2**-24 (6.1), from what `samebits_entropy` gives, as three
+ * numbers: of logarithms, and the halves of that of distances times log2(e), of which the lower has
+ * 31 bits. d < 2**32, as classes have it, so that products fit 63 bits. OUT_OF_RANGE where the
+ * logits' exponent is above 14: what is shifted to the left may not fit. */
+int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n, const int64_t *exponent,
+                        int64_t *units) {
+    const int64_t by = 14 - *exponent;
+    if (by < 0) return OUT_OF_RANGE;
+    units[0] = units[1] = units[2] = 0;
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t own = (d[r] * LOG2_E) >> SAMEBITS_MIN(by, 63);
+        units[0] += logs[r];
+        units[1] += own >> HALF;
+        units[2] += own & (((int64_t)1 << HALF) - 1);
+    }
+    return FINE;
 }
 
 /* rne(p * 2**30 / S) of one vector, of the places that are allowed (null: all). p < 2**25 lies in

@@ -195,9 +195,10 @@ class BfpEngine(Engine):
 
         Running state waits for the last shard, and for those of the other workers.
         """
-        usual = self._usual(batch)
-        if usual is not None and (found := usual(batch, lr)) is not None:
-            return found
+        if self.recorder is None and self.forward is None:  # nobody hears or changes what it does
+            usual = self._recorded.get(batch[0].shape)
+            if usual is not None and (found := usual(batch, lr)) is not None:
+                return found
         self._start(lr)
         if self._exchange is not None:
             self._exchange.start()
@@ -216,11 +217,6 @@ class BfpEngine(Engine):
         for loss in losses:  # in this order: `sum` compensates in some versions of Python
             total += loss
         return total / self._shards
-
-    def _usual(self, batch: Batch) -> UsualStep | None:
-        """The recorded step for a batch, where nobody hears or changes what it does."""
-        plain = self.recorder is None and self.forward is None
-        return self._recorded.get(batch[0].shape) if plain else None
 
     def _record(self, batch: Batch) -> None:
         """Record a step on batches like this one, where it is a usual one and was not tried."""
