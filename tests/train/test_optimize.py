@@ -15,6 +15,7 @@ from samebits import kernels
 from samebits.errors import InputError, RangeError
 from samebits.kernels import library
 from samebits.kernels.optimize import GradientCells, StepOptions
+from samebits.spec.formats import Q32
 from samebits.train import SGD, Adam, BFPParameter, BFPTensor, optim, undo
 from samebits.train.value import BFPValue
 
@@ -47,8 +48,8 @@ def gradient(shape: tuple[int, ...], rng: random.Random, reach: int) -> BFPValue
     parts, bounds = [], []
     for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
         kind = rng.choice((torch.int8, torch.int16, torch.int32, torch.int32, torch.int32))
-        most = {torch.int8: 127, torch.int16: 32639, torch.int32: (1 << 31) - 1}[kind]
-        high = min(most, 1 << rng.randrange(1, 31))
+        most = {torch.int8: 127, torch.int16: 32639, torch.int32: Q32}[kind]
+        high = min(most, 1 << rng.choice((rng.randrange(1, 31), 31)))
         codes = torch.randint(-high, high + 1, shape).to(kind)
         if rng.random() < 0.1:
             codes.zero_()
