@@ -95,12 +95,18 @@ def outside() -> int:
 
 def check_thread() -> None:
     """Raise InputError unless this thread rounds to nearest and keeps subnormal numbers."""
-    if not _nearest():
-        raise InputError(
-            f"expected arithmetic that rounds to nearest, found another rounding mode; {ADVICE}"
-        )
-    if not _gradual():
-        raise InputError(f"expected subnormal numbers, found them flushed to zero; {ADVICE}")
+    if fault := _fault():
+        raise InputError(f"expected {fault}; {ADVICE}")
+
+
+def _fault() -> str:
+    """What is wrong with this thread's arithmetic; "" for nothing."""
+    small = HALF_STEP  # sums of it differ in every mode but to nearest
+    if not (1.0 + small == 1.0 == 1.0 - small / 2 and -1.0 - small == -1.0):
+        return "arithmetic that rounds to nearest, found another rounding mode"
+    if SMALLEST_NORMAL * (small / small) / 2 == 0:
+        return "subnormal numbers, found them flushed to zero"
+    return ""
 
 
 def check_threads() -> None:
@@ -123,21 +129,10 @@ def check_threads() -> None:
         )
 
 
-def _nearest() -> bool:
-    """Whether sums are rounded to nearest: these differ in every other mode."""
-    small = HALF_STEP
-    return 1.0 + small == 1.0 == 1.0 - small / 2 and -1.0 - small == -1.0
-
-
-def _gradual() -> bool:
-    """Whether results below the smallest normal number are not zero."""
-    return SMALLEST_NORMAL * (HALF_STEP / HALF_STEP) / 2 != 0
-
-
 @contextlib.contextmanager
 def _arithmetic() -> Iterator[None]:
     """C's default floating-point environment, in this thread and in those that it starts."""
-    if _nearest() and _gradual():
+    if not _fault():
         yield
         return
     library: Any = ctypes.CDLL(None) if KNOWN else None

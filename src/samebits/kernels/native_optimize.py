@@ -35,7 +35,7 @@ class RosterTable:
         self.places = addresses(self.tensors)
         rows: list[Any] = [_trained(entry) for entry in entries]
         self.rows = (STRUCTS["Trained"] * len(rows))(*rows)
-        self.counts = [0] * len(rows)
+        self.count, self.counts = len(rows), [0] * len(rows)
         self._codes = [entry.codes for entry in entries]
         self._largest = [entry.largest for entry in entries]
         self._written = [(entry.group, t) for entry in entries for t in entry[:3]]
@@ -56,7 +56,7 @@ class RosterTable:
     def count_versions(self, options: tuple[StepOptions, ...]) -> None:
         """Tell torch what has been written through pointers."""
         written = self._all_written
-        if not all(group.lr for group in options):
+        if 0 in [group.lr for group in options]:
             written = [t for group, t in self._written if options[group].lr]
         torch.autograd.graph.increment_version(written)
 
@@ -104,11 +104,13 @@ class GradientTable:
 
 def tables(roster: Roster, gradients: StepGradients) -> tuple[RosterTable, GradientTable]:
     """Lay both out for C, anew where something has moved. Raises InputError."""
-    known = roster.made
-    if known is None or addresses(known.tensors) != known.places:
+    known, given = roster.made, gradients.made
+    if (
+        known is None
+        or given is None
+        or addresses([*known.tensors, *given.tensors]) != known.places + given.places
+    ):
         roster.made = known = RosterTable(roster.entries)
-    given = gradients.made
-    if given is None or addresses(given.tensors) != given.places:
         gradients.made = given = GradientTable(gradients.each, roster.entries)
     return known, given
 

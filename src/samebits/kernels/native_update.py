@@ -120,7 +120,7 @@ class NativeUpdate(NativeParts):
     ) -> bool | None:
         table, parts = tables(roster, gradients)
         table.take(parts.counts)
-        operands = (table.rows, len(table.rows), groups(options), parts.rows)
+        operands = (table.rows, table.count, groups(options), parts.rows)
         found = self._c.samebits_optimize(*operands, _threads())
         if found == FULL:
             raise MemoryError("no memory for the directions of an optimizer's step")

@@ -96,14 +96,6 @@ def _gathered(roster: Roster, gradients: Given) -> StepGradients:
     return StepGradients(tuple(gradient for gradient in each if gradient is not None))
 
 
-def _moves_at_once(
-    roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
-) -> bool:
-    """Whether one call has updated all parameters of a roster."""
-    k = kernels.of(roster.entries[0].codes)
-    return bool(k.optimize(roster, options, gradients))
-
-
 class Optimizer(torch.optim.Optimizer):
     """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
 
@@ -202,7 +194,10 @@ class Optimizer(torch.optim.Optimizer):
         restore = None
         if not (
             (not changes or all(self._surely_fits(*change[:3]) for change in changes))
-            and (roster is None or _moves_at_once(roster, options, gather(roster)))
+            and (
+                roster is None
+                or kernels.of(roster.entries[0].codes).optimize(roster, options, gather(roster))
+            )
         ):
             changes = [self._change(place, gradients) for place in live]
             restore = undo.keep([change.parameter for change in changes], self.state)
@@ -225,15 +220,15 @@ class Optimizer(torch.optim.Optimizer):
 
         The roster is made once, and used as long as nothing is put in another's place.
         """
-        parameters = self._parameters()
-        weights = [parameters[place].value for place in live]
-        made = self._made
+        every = [p.value for group in self.param_groups for p in group["params"]]
+        weights, made = [every[place] for place in live], self._made
         if (
             made is not None
             and made.signs == self._signs(live)
             and all(map(operator.is_, self._held(weights), made.held))
         ):
             return made.roster, made.others
+        parameters = self._parameters()
         entries, others = [], []
         groups = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
         once = len(set(map(id, weights))) == len(weights)
@@ -430,9 +425,9 @@ class SGD(Optimizer):
         return max(terms) + 2 + max(momentum, 0) + group["nesterov"]
 
     def _options(self, group: dict[str, Any]) -> StepOptions:
-        names = ("lr", "weight_decay", "momentum")
+        lr, decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
         rest = (group["nesterov"], group["rounding"], group["seed"])
-        return _sgd_options(*(float(group[name]) for name in names), *rest)
+        return _sgd_options(float(lr), float(decay), float(momentum), *rest)
 
     def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
         return _MOMENTUM[:1] if group["momentum"] else ()

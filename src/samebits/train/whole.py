@@ -73,11 +73,10 @@ class WholeStep:
     kind: torch.Size
 
     def __post_init__(self) -> None:
-        # Parts of the routine: for one shard there is nothing to keep, and mostly no state.
-        several = self.shards > 1
-        self.keeps = [KEEP.format(shard) if several else "" for shard in range(self.shards)]
-        states = map(STATE.format, range(self.shards))
-        self.states = [part for part in states if self.routine.parts[part].numel()]
+        # Parts of the routine beside the passes: one shard alone keeps nothing, and moves state.
+        several = range(self.shards) if self.shards > 1 else ()
+        self.keeps = [KEEP.format(shard) for shard in several] or [""]
+        self.states = [STATE.format(shard) for shard in several]
 
     def __call__(self, images: Tensor, target: Tensor) -> float | None:
         """The mean loss of a batch, whose gradients then lie in their places; running state has
@@ -132,12 +131,13 @@ def record_step(
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
     for shard in range(shards):
-        kept, updates = found.gradients, found.updates
+        kept, updates, part = found.gradients, found.updates, SHARD
         if shards > 1:
+            part = STATE.format(shard)
             with kernels.recording(recorder, KEEP.format(shard)):
                 kept = [None if g is None else _kept_gradient(g) for g in kept]
                 updates = [_kept_update(update) for update in updates]
-        with _unchanged(updates), kernels.recording(recorder, STATE.format(shard)):
+        with _unchanged(updates), kernels.recording(recorder, part):
             _apply(updates)
         gradients.append(kept)
         results += [codes for g in kept if g is not None for codes, _ in g.parts]
