@@ -38,6 +38,7 @@ from samebits.kernels.moments import Draw, Update
 from samebits.kernels.native import Native
 from samebits.kernels.optimize import Entry, GradientCells, Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import CellStep, Gradient, Kernels, SGDTerms, Term
+from samebits.kernels.tables import Tables
 
 ROOMS = ("kernels", "train", "numerics")
 OPERATIONS = {
@@ -112,6 +113,10 @@ def state(channels: int) -> tuple[Tensor, Tensor, int]:
     return codes(I8, channels), codes(I16, channels), -20
 
 
+def tables() -> Tables:
+    return Tables(lambda exponent: (range(-127, 128), exponent))
+
+
 CONV = conv_shape((2, 3, 5, 5), (4, 3, 3, 3))
 DEPTHWISE = conv_shape((2, 4, 5, 5), (4, 1, 3, 3), groups=4)
 WINDOW = Window((2, 2), (2, 2), (0, 0))
@@ -171,9 +176,8 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "vector_times": lambda: (codes(I16, 3, 6), positive(I64, 3, 1), -4),
         "relu": lambda: (codes(I8, 3, 4), -4, 6),
         "relu_grad": lambda: (codes(I16, 3, 4), codes(I8, 3, 4), -4, 6),
-        "used": lambda: (codes(I8, 3, 4),),
-        "lookup": lambda: (codes(I8, 3, 4), codes(I8, 255)),
-        "lookup_grad": lambda: (codes(I16, 3, 4), codes(I8, 3, 4), codes(I32, 255), -3),
+        "table": lambda: (codes(I8, 3, 4), -3, tables(), 8),
+        "table_gradient": lambda: (codes(I16, 3, 4), -9, codes(I8, 3, 4), -3, tables()),
         "add": lambda: (codes(I8, 3, 4), 0, codes(I8, 4, 3).T.contiguous(), 1),
         "max_pool": lambda: (image(I8, 2, 3, 4, 4), WINDOW),
         "max_pool_grad": lambda: (
@@ -220,7 +224,7 @@ SIZED_BY_THE_FIRST = {
     *("largest_of", "scale", "scale by rows", "scale_to", "largest_rows", "row_ends", "with_bias"),
     *("channel_sum", "batch_norm", "batch_norm by running statistics", "vector_stats"),
     *("vector_normalized", "requantize divided"),
-    *("vector_times", "relu", "used", "lookup", "max_pool", "cross_entropy", "softmax by rows"),
+    *("vector_times", "relu", "table", "max_pool", "cross_entropy", "softmax by rows"),
     *("block_sums", "divided", "requantize", "shorten"),
 }
 # What `Native` has of torch: nothing of these reaches C, but by the operations above.

@@ -27,6 +27,7 @@ from samebits.kernels import softmax
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import smallest_exponent, unlimited_exponent
 from samebits.kernels.protocol import BITS
+from samebits.kernels.tables import Tables
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
 from samebits.spec.training import layers, pointwise
@@ -318,39 +319,50 @@ def test_a_clip_value_at_every_exponent(k, clip):
         assert torch.equal(k.relu_grad(g, y, torch.tensor([[exponent]]), clip), kept), exponent
 
 
-@pytest.mark.parametrize("count", [1, 7, 255, LARGE])
-def test_lookup(k, count, threads):
-    x = codes((count,), Q8, 8, count)
-    for bits in (8, 32):
-        entries = codes((255,), formats.CODE_MAX[bits], bits, count)
-        expected = [int(entries[c + 127]) for c in flat(x)]
-        found = k.lookup(x, entries)
-        assert found.dtype == entries.dtype
-        assert_same(found, expected, flat(x))
-    occurring = set(flat(x))
-    assert_same(k.used(x), [c in occurring for c in range(-127, 128)], range(-127, 128))
+def tables(limit: int, seed: int) -> tuple[Tables, list[int]]:
+    """Entries up to `limit`, of exponent 2 * e + 1 at the exponent e of the codes."""
+    entries = flat(codes((255,), max(limit, 1), 32, seed) * min(limit, 1))
+    return Tables(lambda exponent: (entries, 2 * exponent + 1)), entries
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-def test_lookup_is_indifferent_to_the_memory_order(k, shape, threads):
-    x, entries = codes(shape, Q8, 8, 1), codes((255,), Q32, 32, 2)
-    expected, occurring = [int(entries[c + 127]) for c in flat(x)], set(flat(x))
-    for v in layouts(x):
-        assert_same(k.lookup(v, entries), expected, flat(x))
-        assert_same(k.used(v), [c in occurring for c in range(-127, 128)], range(-127, 128))
+@pytest.mark.parametrize("exponent", [-128, -70, -3, 40])
+@pytest.mark.parametrize("limit", [0, 3, Q32])
+def test_table(k, shape, exponent, limit, threads):
+    """What every element has, rounded as a tensor of its own: the largest of them decides."""
+    for bits, most in ((8, Q8), (8, 9), (5, Q8)):
+        x, (functions, entries) = codes(shape, most, 8, 1), tables(limit, 2)
+        exact = [entries[c + 127] for c in flat(x)]
+        expected = formats.requantize(exact, 2 * exponent + 1, bits)
+        for v in layouts(x):
+            same_codes(k.table(v, exponent, functions, bits), expected, exact, bits)
+
+
+def test_a_table_above_the_range_of_exponents_is_refused(k):
+    with pytest.raises(RangeError, match="found 137"):
+        k.table(tensor([1, 2], 8), 56, Tables(lambda e: ([Q32] * 255, 2 * e + 1)), 8)
+
+
+def test_tables_are_made_once():
+    met = []
+    functions = Tables(lambda e: met.append(e) or ([e] * 255, e))
+    for exponent in (-128, 127, 5, 127, -128):
+        entries, own = functions.at(exponent)
+        assert (own, entries.tolist()) == (exponent, [0] + [exponent] * 255)
+    assert met == [-128, 127, 5]
 
 
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize("limit", [0, 1, Q16])
-def test_lookup_grad(k, bits, shape, limit, threads):
+def test_table_gradient(k, bits, shape, limit, threads):
     """Products with the entries, shortened to 32 bits: not at all, or with one rounding."""
     g, x = codes(shape, formats.CODE_MAX[bits], bits, 1), codes(shape, Q8, 8, 2)
-    entries = codes((255,), max(limit, 1), 32, 3) * min(limit, 1)
-    exact = [a * int(entries[c + 127]) for a, c in zip(flat(g), flat(x), strict=True)]
-    expected = formats.shorten(exact, -9)
+    slopes, entries = tables(limit, 3)
+    exact = [a * entries[c + 127] for a, c in zip(flat(g), flat(x), strict=True)]
+    expected = formats.shorten(exact, -9 - 7)
     for u, v in itertools.product(layouts(g), layouts(x)):
-        same_codes(k.lookup_grad(u, v, entries, -9), expected, exact, (bits, limit))
+        same_codes(k.table_gradient(u, -9, v, -4, slopes), expected, exact, (bits, limit))
 
 
 @pytest.mark.parametrize("exponents", [

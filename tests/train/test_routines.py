@@ -11,7 +11,7 @@ from torch import nn
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
-from samebits.train import convert, cross_entropy, model_input
+from samebits.train import convert, cross_entropy, model_input, routines
 from samebits.train.architectures import build, initialise
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Walks, called
@@ -40,6 +40,13 @@ NETS = {
             *(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)),
         ),
         (2, 7, 7),
+    ),
+    "tables": lambda: (
+        nn.Sequential(
+            *(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 12), nn.GELU(), nn.Linear(12, 12)),
+            *(nn.ELU(0.5), nn.Linear(12, 5), nn.SiLU(), nn.Linear(5, 5)),
+        ),
+        (6,),
     ),
     **{
         name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
@@ -220,11 +227,34 @@ def test_a_number_that_python_reads_is_found_by_the_proof(monkeypatch):
     assert recorded.reason == "the routine gives another output than the walk"
 
 
-def test_what_cannot_be_recorded_is_walked_and_says_why():
-    model = convert(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 5)))
+def test_an_exponent_without_a_table_is_walked_once(monkeypatch):
+    """The routine says that the table is missing; the walk makes it."""
+    graph, drawn = graph_of("tables")
+    activations._tables.cache_clear()
+    recorded, walks = RecordedGraph(graph), Walks(graph)
+    trained(recorded, graph, drawn(0))
+    own, walked = [], routines.forward
+    monkeypatch.setattr(routines, "forward", lambda *a: own.append(a) or walked(*a))
+    for p in graph.parameters[:2]:
+        p.set_exponent(p.exponent + 40)
+    for _ in range(3):
+        same(trained(recorded, graph, drawn(1)), trained(walks, graph, drawn(1)))
+    assert recorded.reason == ""
+    assert len(own) == 1
+
+
+def test_what_cannot_be_recorded_is_walked_and_says_why(monkeypatch):
+    original = activations.RELU
+
+    def reading(x, clip):
+        return x if x.exponent > 0 else original.forward(x, clip)
+
+    changed = TrainingOperation("Relu", reading, original.gradient, ("y",))
+    monkeypatch.setattr(activations, "RELU", changed)
+    model = convert(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 5)))
     graphed, target = GraphedModel(model), torch.arange(4) % 5
     for _ in range(3):
         cross_entropy(graphed(model_input(model, torch.randn(4, 6))), target).backward()
     (graph, _) = next(iter(graphed._graphs.values()))
     assert graph._recorded is None
-    assert "layer '1' (Activation)" in graph.reason
+    assert "layer '1' (ReLU)" in graph.reason

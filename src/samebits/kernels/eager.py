@@ -44,6 +44,7 @@ from samebits.kernels.protocol import (
     WholePart,
 )
 from samebits.kernels.rows import Exponent
+from samebits.kernels.tables import CODES, Tables
 from samebits.kernels.update import update_rows
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
@@ -237,16 +238,22 @@ class Eager(BatchNorms):
         """g where 0 < y < high, else 0."""
         return torch.where((y > 0) & (y.int() < high), g, torch.zeros_like(g))
 
-    def used(self, x: Tensor) -> Tensor:
-        counts = torch.bincount(x.reshape(-1).long() + 127, minlength=255)
-        return counts > 0
+    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
+        """The table is rounded, and then looked up."""
+        entries, e = tables.at(exponent)
+        at = x.long() + 128
+        used = torch.bincount(at.reshape(-1), minlength=CODES) > 0
+        own = torch.where(used, entries.to(x.device), 0)
+        codes, e_y = self.requantize(own, self.largest_of(own), e, bits)
+        return codes[at], int(e_y)
 
-    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
-        return entries[x.long() + 127]
-
-    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
-        acc = g.long() * self.lookup(x, entries)
-        return self.shorten(acc, self.largest_of(acc), exponent)
+    def table_gradient(
+        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
+    ) -> WholePart:
+        entries, e = slopes.at(exponent)
+        acc = g.long() * entries.to(x.device)[x.long() + 128]
+        codes, own = self.shorten(acc, self.largest_of(acc), e_g + e)
+        return codes, int(own)
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
         exponent: Exponent

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.kernels.geometry import ConvShape, shorten_shift
+from samebits.kernels.geometry import ConvShape
 from samebits.kernels.library import (
     conv_struct,
     grid_of,
-    in_two_passes,
     load,
     table_pointers,
 )
@@ -51,13 +50,14 @@ from samebits.kernels.protocol import (
     Entropy,
     Part,
     Sum,
+    WholePart,
 )
 from samebits.kernels.rows import ABOVE, WHOLE, Exponent, are_powers
+from samebits.kernels.tables import CODES, TABLES, Tables
 from samebits.spec import formats
 
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {I8: "i8", I16: "i16", I32: "i32", I64: "i64"}
-TABLES = (I8, I32)  # of entries of tables
 _threads = torch.get_num_threads
 
 
@@ -72,7 +72,6 @@ class Native(NativePools):
             for t in SUMS
             for kind, name in _NAMES.items()
         }
-        self._lookup = {t: getattr(self._c, f"samebits_lookup_{_NAMES[t]}") for t in TABLES}
         self._scale_rows, self._max_rows, self._row_ends = (
             {t: getattr(self._c, f"samebits_{what}_{_NAMES[t]}") for t in SUMS}
             for what in ("scale_rows", "max_rows", "row_ends")
@@ -242,31 +241,34 @@ class Native(NativePools):
 
     # --- tables ------------------------------------------------------------------------------
 
-    def used(self, x: Tensor) -> Tensor:
+    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
+        """What is recorded has been met before, and C says where an exponent was not."""
         x, n = dense(x), x.numel()
-        found = x.new_empty(256, dtype=BOOL)
-        self._c.samebits_used(pointer(x, n, I8), n, pointer(found, 256, BOOL), _threads())
-        return found[1:]
+        y, own = torch.empty_like(x), self._out()
+        of_tables = self._tables(tables, exponent)
+        places = (bits, pointer(y, n, I8), own, _threads())
+        of_x = (pointer(x, n, I8), n, self._at(exponent))
+        self._run(self._c.samebits_table, *of_x, *of_tables, *places)
+        return y, own[0]
 
-    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
-        x, n = dense(x), x.numel()
-        every = _all_codes(entries)  # lives until C has read it
-        out = torch.empty_like(x, dtype=entries.dtype)
-        operands = (pointer(x, n, I8), n, pointer(every, 256, *TABLES), pointer(out, n, *TABLES))
-        self._lookup[entries.dtype](*operands, _threads())
-        return out
-
-    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
+    def table_gradient(
+        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
+    ) -> WholePart:
         x = dense(x)
-        g, every = like(g if g.dtype == I16 else integers(g, I32), x), _all_codes(entries)
-        n = x.numel()
-        of_g, of_x = pointer(g, n, *GRADIENT), pointer(x, n, I8)
-        operands = (of_g, BITS[g.dtype], of_x, n, pointer(every, 256, I32))
+        g, n = like(g if g.dtype == I16 else integers(g, I32), x), x.numel()
+        out, own = torch.empty_like(x, dtype=I32), self._out()
+        of_g = (pointer(g, n, *GRADIENT), BITS[g.dtype], self._at(e_g))
+        of_x = (pointer(x, n, I8), n, self._at(exponent))
+        places = (*self._tables(slopes, exponent), pointer(out, n, I32), own, _threads())
+        self._run(self._c.samebits_table_gradient, *of_g, *of_x, *places)
+        return out, own[0]
 
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_lookup_grad(*operands, shift, to, _threads()))
-
-        return in_two_passes(call, torch.empty_like(x, dtype=I32), exponent, shorten_shift)
+    def _tables(self, tables: Tables, exponent: int) -> tuple[int | None, int | None]:
+        """Where C finds the tables of a function."""
+        if type(exponent) is int:
+            tables.meet(exponent)
+        entries, own = tables.entries, tables.exponents
+        return pointer(entries, TABLES * CODES, I32), pointer(own, TABLES, I64)
 
     # --- loss -------------------------------------------------------------------------------
 
@@ -344,11 +346,6 @@ def _exponents(exponent: Tensor, last: bool) -> Tensor:
     """Exponents of rows as C reads them, in the memory order of what they belong to."""
     exponent = integers(exponent, I64)
     return nhwc(exponent) if last else exponent.contiguous()
-
-
-def _all_codes(entries: Tensor) -> Tensor:
-    """A table of 255 entries with one for -128, which no code is, so that C reads within it."""
-    return torch.cat([entries[:1], entries])
 
 
 def _places(

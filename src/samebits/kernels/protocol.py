@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -51,6 +51,9 @@ from samebits.kernels.moments import Draw, Update
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.rows import Exponent
 from samebits.spec.formats import CODE_MAX
+
+if TYPE_CHECKING:
+    from samebits.kernels.tables import Tables
 
 Part = tuple[Tensor, Exponent]  # codes and their exponent
 WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
@@ -344,14 +347,16 @@ class Kernels(Protocol):
     def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
         """g (16 or 32 bits) where the output 0 < y < clip, else 0; the exponent is that of y."""
 
-    def used(self, x: Tensor) -> Tensor:
-        """Which of the 255 codes of 8 bits occur in x, from -127 on: bool [255]."""
+    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
+        """The entry of every 8-bit code x at an exponent, requantized to `bits` (1.1), at most 8.
 
-    def lookup(self, x: Tensor, entries: Tensor) -> Tensor:
-        """entries[x + 127] of 8-bit codes x; entries int8 or int32 [255]."""
+        What is rounded depends on the largest entry of a code that occurs alone.
+        """
 
-    def lookup_grad(self, g: Tensor, x: Tensor, entries: Tensor, exponent: int) -> Part:
-        """g * entries[x + 127] * 2**exponent as bfp32, one rounding; entries of bfp16 [255], int32.
+    def table_gradient(
+        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
+    ) -> WholePart:
+        """g times the entry of x at an exponent, as bfp32, one rounding; entries of bfp16.
 
         g has 16 or 32 bits, so that products are below 2**46.
         """

@@ -2,7 +2,8 @@
 
 A graph that is walked once under a recorder gives a routine (`kernels.routine`). It takes the
 place of walks where it gives the same bits on numbers that it has not seen. What cannot be recorded
-is walked, and so is a pass in which an exponent leaves its range: the walk knows in which layer.
+is walked. So is a pass in which an exponent leaves its range, as the walk knows in which layer, and
+one in which an activation has no table for an exponent yet, as the walk makes it.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ class RecordedGraph:
         self._record(kept, grad)
         return found
 
-    def forget(self) -> None:
-        """Give the routine and its memory up; another is recorded where passes ask for one."""
-        self._recorded, self._user = None, None
+    def forget(self, reason: str) -> None:
+        """Give the routine and its memory up, and walk from now on."""
+        self._recorded, self._user, self.reason = None, None, reason
 
     def _is_used(self) -> bool:
         """Whether a forward pass waits for its backward pass."""
@@ -344,15 +345,15 @@ def _compare(
     weights: Sequence[Weight],
     grad: BFPValue | None,
 ) -> None:
-    """One run beside one walk."""
-    with deferred_updates() as own_updates:
-        found = passes.forward(x)
+    """One run after one walk, which makes the tables that it has to find."""
     try:
         with deferred_updates() as updates:
             output, kept = forward(graph, x, weights, grad is not None)
         expected = [] if grad is None else backward(graph, kept, grad)
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
+    with deferred_updates() as own_updates:
+        found = passes.forward(x)
     if found is None or not same_parts(found.resolved(), output.resolved()):
         raise NotRecordableError("the routine gives another output than the walk")
     if [u.to_bytes() for u in own_updates] != [u.to_bytes() for u in updates]:

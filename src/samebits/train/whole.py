@@ -229,7 +229,7 @@ def usual_step(
         step = record_step(graph.graph, batch, [p.value for p in parameters], bits, shards)
     except NotRecordableError:
         return None
-    graph.forget()
+    graph.forget("whole steps are recorded")
     placed = {id(p): g for p, g in zip(parameters, step.gradients, strict=True)}
     trained = (p for group in optimizer.param_groups for p in group["params"])
     cells = [None if (g := placed.get(id(p))) is None else g.cells() for p in trained]

@@ -6,8 +6,9 @@
 #include "shift.h"
 
 /* As it should; with an exponent above 127, which stands where the exponent of the result is to be
- * found; without memory; or with a real number that is not finite, whose bits stand there. */
-enum Status { FINE, OUT_OF_RANGE, NO_MEMORY, NOT_FINITE };
+ * found; without memory; with a real number that is not finite, whose bits stand there; or without
+ * a table, which the caller has to make. */
+enum Status { FINE, OUT_OF_RANGE, NO_MEMORY, NOT_FINITE, MISSING };
 
 #define EXPONENT_MIN (-128)
 #define EXPONENT_MAX 127

@@ -1,40 +1,64 @@
 /* Functions of 8-bit codes by table (docs/spec/training.md, 5 and 7): entry[128 + code], of 256
- * entries. No code is -128; its entry only keeps reads within the table. */
+ * entries. No code is -128; its entry, 0, only keeps reads within the table. A function has a table
+ * for each exponent of its codes, from -128 on, of which the caller makes those that it has met. */
 #include <string.h>
 
+#include "exponent.h"
 #include "parallel.h"
-#include "shift.h"
+#include "parts.h"
+
+#define CODES 256
+
+/* Which table is that of an exponent; -1: it is not there. */
+static int64_t table_at(int64_t exponent, const int64_t *exponents) {
+    int64_t at = exponent - EXPONENT_MIN;
+    int is_there = exponent >= EXPONENT_MIN && exponent <= EXPONENT_MAX && exponents[at] != INT64_MIN;
+    return is_there ? at : -1;
+}
 
 static void used_range(const int8_t *restrict x, int64_t n, uint8_t *restrict used) {
     for (int64_t i = 0; i < n; i++) used[x[i] + 128] = 1;
 }
 
-/* Which codes occur: used[128 + code] is 1, of 256 bytes. */
-void samebits_used(const int8_t *x, int64_t n, uint8_t *used, int threads) {
-    memset(used, 0, 256);
+/* Which codes occur: used[128 + code] is 1. */
+static void codes_used(const int8_t *x, int64_t n, uint8_t *used, int threads) {
+    memset(used, 0, CODES);
 #pragma omp parallel num_threads(TEAM(n))
     {
-        uint8_t own[256] = {0};
+        uint8_t own[CODES] = {0};
         SHARE(n)
         used_range(x + lo, len, own);
 #pragma omp critical
-        for (int k = 0; k < 256; k++) used[k] |= own[k];
+        for (int k = 0; k < CODES; k++) used[k] |= own[k];
     }
 }
 
-#define LOOKUP(name, type)                                                                     \
-    static void name##_range(const int8_t *restrict x, int64_t n, const type *restrict entry,  \
-                             type *restrict y) {                                               \
-        for (int64_t i = 0; i < n; i++) y[i] = entry[x[i] + 128];                              \
-    }                                                                                          \
-    void samebits_##name(const int8_t *x, int64_t n, const type *entry, type *y, int threads) {\
-        PARALLEL(n, n, name##_range(x + lo, len, entry, y + lo))                               \
+static void lookup_range(const int8_t *restrict x, int64_t n, const int8_t *restrict entry,
+                         int8_t *restrict y) {
+    for (int64_t i = 0; i < n; i++) y[i] = entry[x[i] + 128];
+}
+
+/* The entries of x as codes of `bits` (1.1): what is rounded is the table, as far as it is used. */
+int samebits_table(const int8_t *x, int64_t n, const int64_t *exponent, const int32_t *entries,
+                   const int64_t *exponents, int bits, int8_t *y, int64_t *own, int threads) {
+    int64_t at = table_at(*exponent, exponents), top = 0;
+    uint8_t used[CODES];
+    int32_t wide[CODES];
+    int8_t narrow[CODES];
+    if (at < 0) return MISSING;
+    codes_used(x, n, used, threads);
+    for (int k = 0; k < CODES; k++) {
+        wide[k] = used[k] ? entries[CODES * at + k] : 0;
+        top = SAMEBITS_MAX(top, samebits_magnitude64(wide[k]));
     }
-LOOKUP(lookup_i8, int8_t)
-LOOKUP(lookup_i32, int32_t)
+    int failed = samebits_requantize(wide, 32, CODES, &top, exponents + at, bits, narrow, 8, own, 1);
+    if (failed) return failed;
+    PARALLEL(n, n, lookup_range(x + lo, len, narrow, y + lo))
+    return FINE;
+}
 
 /* |g * entry| <= Q32 * Q16 < 2**46 */
-#define LOOKUP_GRAD(name, type)                                                                \
+#define GRADIENT(name, type)                                                                \
     static int64_t name##_max(const type *restrict g, const int8_t *restrict x, int64_t n,     \
                               const int32_t *restrict entry) {                                 \
         int64_t top = 0;                                                                       \
@@ -49,24 +73,31 @@ LOOKUP(lookup_i32, int32_t)
         for (int64_t i = 0; i < n; i++)                                                        \
             out[i] = (int32_t)scale64((int64_t)g[i] * entry[x[i] + 128], s);                   \
     }
-LOOKUP_GRAD(lookup_grad16, int16_t)
-LOOKUP_GRAD(lookup_grad32, int32_t)
+GRADIENT(gradient16, int16_t)
+GRADIENT(gradient32, int32_t)
 
-/* Largest |g * entry| (out == NULL), or the same values times 2**exponent, rounded. */
-int64_t samebits_lookup_grad(const void *g, int width, const int8_t *x, int64_t n,
-                             const int32_t *entry, int64_t exponent, int32_t *out, int threads) {
+/* g times the entries of x as codes of 32 bits (1.2): a pass for their largest magnitude, and one
+ * that writes. g: codes of `width` bits, 16 or 32. */
+int samebits_table_gradient(const void *g, int width, const int64_t *e_g, const int8_t *x,
+                            int64_t n, const int64_t *exponent, const int32_t *entries,
+                            const int64_t *exponents, int32_t *out, int64_t *own, int threads) {
     const int16_t *g16 = g;
     const int32_t *g32 = g;
-    Shift s = shift_by(exponent);
-    int64_t top = 0;
-    if (out && width == 16) {
-        PARALLEL(n, n, lookup_grad16(g16 + lo, x + lo, len, entry, s, out + lo))
-    } else if (out) {
-        PARALLEL(n, n, lookup_grad32(g32 + lo, x + lo, len, entry, s, out + lo))
-    } else if (width == 16) {
-        PARALLEL_MAX(n, n, top, lookup_grad16_max(g16 + lo, x + lo, len, entry))
+    int64_t at = table_at(*exponent, exponents), top = 0;
+    if (at < 0) return MISSING;
+    const int32_t *entry = entries + CODES * at;
+    if (width == 16) {
+        PARALLEL_MAX(n, n, top, gradient16_max(g16 + lo, x + lo, len, entry))
     } else {
-        PARALLEL_MAX(n, n, top, lookup_grad32_max(g32 + lo, x + lo, len, entry))
+        PARALLEL_MAX(n, n, top, gradient32_max(g32 + lo, x + lo, len, entry))
     }
-    return top;
+    int64_t by = shorten_by(top);
+    Shift s = shift_by(-by);
+    *own = top == 0 ? EXPONENT_MIN : *e_g + exponents[at] + by;
+    if (width == 16) {
+        PARALLEL(n, n, gradient16(g16 + lo, x + lo, len, entry, s, out + lo))
+    } else {
+        PARALLEL(n, n, gradient32(g32 + lo, x + lo, len, entry, s, out + lo))
+    }
+    return FINE;
 }

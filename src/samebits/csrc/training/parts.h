@@ -1,4 +1,4 @@
-/* The kernels of other files that parts.c calls. */
+/* The kernels of other files that parts.c calls, and its own that others call. */
 #ifndef SAMEBITS_PARTS_H
 #define SAMEBITS_PARTS_H
 
@@ -22,6 +22,9 @@ void samebits_scale_i32_i32(const int32_t *v, int64_t n, int64_t by, int32_t *ou
 void samebits_scale_i64_i8(const int64_t *v, int64_t n, int64_t by, int8_t *out, int threads);
 void samebits_scale_i64_i16(const int64_t *v, int64_t n, int64_t by, int16_t *out, int threads);
 void samebits_scale_i64_i32(const int64_t *v, int64_t n, int64_t by, int32_t *out, int threads);
+int samebits_requantize(const void *acc, int type, int64_t n, const int64_t *largest,
+                        const int64_t *exponent, int bits, void *codes, int to, int64_t *own,
+                        int threads);
 int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
                           int32_t *out, int threads);
 int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t co, int64_t ci,

@@ -5,7 +5,8 @@ Every function takes and returns BFP tensors and is differentiable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,12 +16,13 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
+from samebits.kernels.tables import Entries, Tables
 from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, bfp32, requantized
+from samebits.train.value import BFPValue, bfp32
 
 
 def _relu_codes(x: BFPValue, clip: int | None) -> BFPValue:
@@ -52,8 +54,9 @@ def _table(x: BFPValue, name: str, parameter: float | None) -> BFPValue:
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
     codes, exponent = x.codes, x.exponent
     if isinstance(exponent, int):
-        return _by_entries(codes, *_values(name, exponent, parameter), x.bits)
-    values, e_t = _looked_up(codes, exponent, lambda e: _values(name, e, parameter))
+        tables, _ = _tables(name, parameter)
+        return BFPValue(*kernels.of(codes).table(codes, exponent, tables, x.bits), x.bits)
+    values, e_t = _looked_up(codes, exponent, lambda e: _values(name, parameter, e))
     shifts = None if ACTIVATIONS[name].bounded else x.shifts
     return narrowed(values, e_t, x.bits, shifts)
 
@@ -62,41 +65,36 @@ def _table_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, name, parameter = call.arguments
     (g, e_g), codes, exponent = grad.resolved(), x.codes, x.exponent
     if isinstance(exponent, int) and isinstance(e_g, int):
-        entries, e_d = _slopes(name, exponent, parameter)
-        table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
-        return BFPValue(*kernels.of(g).lookup_grad(g, codes, table, e_g + e_d))
-    slopes, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, e, parameter))
-    return bfp32(g.long() * slopes, e_g + e_t)
+        _, slopes = _tables(name, parameter)
+        return BFPValue(*kernels.of(g).table_gradient(g, e_g, codes, exponent, slopes))
+    found, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, parameter, e))
+    return bfp32(g.long() * found, e_g + e_t)
 
 
 TABLE = TrainingOperation("TableActivation", _table, _table_gradient, reads=("x",))
 
 
-def _values(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
+def _values(name: str, parameter: float | None, exponent: int) -> Entries:
     """The 255 codes of an activation at an exponent, bfp32."""
     table = activation_table(name, exponent, parameter)
     return table.codes, table.exponent
 
 
-def _slopes(name: str, exponent: int, parameter: float | None) -> tuple[Sequence[int], int]:
+def _slopes(name: str, parameter: float | None, exponent: int) -> Entries:
     """The 255 codes of its derivative, bfp16."""
     table = activation_table(name, exponent, parameter)
     return table.derivative_codes, table.derivative_exponent
 
 
-def _by_entries(codes: Tensor, entries: Sequence[int], exponent: int, bits: int) -> BFPValue:
-    """The table's code for every element, narrowed: as what is rounded depends on the largest of
-    all alone, it is the table that is rounded, its entries of codes that occur."""
-    k = kernels.of(codes)
-    table = torch.tensor(entries, dtype=torch.int32, device=codes.device)
-    table = torch.where(k.used(codes), table, 0)
-    narrow, own = requantized(table, exponent, bits)
-    return BFPValue(k.lookup(codes, narrow), own, bits)
+@functools.lru_cache(maxsize=256)
+def _tables(name: str, parameter: float | None) -> tuple[Tables, Tables]:
+    """The tables of an activation and of its derivative."""
+    own = (functools.partial(side, name, parameter) for side in (_values, _slopes))
+    values, slopes = map(Tables, own)
+    return values, slopes
 
 
-def _looked_up(
-    codes: Tensor, exponent: Exponent, table: Callable[[int], tuple[Sequence[int], int]]
-) -> Part:
+def _looked_up(codes: Tensor, exponent: Exponent, table: Callable[[int], Entries]) -> Part:
     """The table's code for every element, int32, and its exponent; by rows a table each."""
     at, device = codes.long() + 127, codes.device
     if isinstance(exponent, int):

@@ -1,0 +1,47 @@
+"""Functions of 8-bit codes by table: one table for each exponent of the codes (training.md 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from samebits.kernels.protocol import WholePart
+from samebits.spec import formats
+
+Entries = tuple[Sequence[int], int]  # of the codes -127 to 127, and their exponent
+CODES = 256  # from -128 on, which is no code: its entry is 0, so that C reads within a table
+TABLES = formats.EXPONENT_MAX - formats.EXPONENT_MIN + 1
+MISSING = -(1 << 63)  # in the place of the exponent of a table that is not there, as in exponent.h
+
+
+class Tables:
+    """The tables of one function, each made when its exponent is first met.
+
+    Codes of every exponent, from -128 on, lie one after the other in memory, where C finds those of
+    an exponent that it has read there itself.
+    """
+
+    def __init__(self, make: Callable[[int], Entries]) -> None:
+        """make: the entries at an exponent of the codes."""
+        self._make = make
+        shape = (TABLES, CODES)
+        self.entries = torch.empty(shape, dtype=torch.int32, device="cpu")
+        self.exponents = torch.full((TABLES,), MISSING, dtype=torch.int64, device="cpu")
+        self._met: set[int] = set()
+
+    def meet(self, exponent: int) -> None:
+        """Make the table of an exponent, unless it is there."""
+        if exponent in self._met:
+            return
+        entries, own = self._make(exponent)
+        at = exponent - formats.EXPONENT_MIN
+        self.entries[at] = torch.tensor([0, *entries], dtype=torch.int32, device="cpu")
+        self.exponents[at] = own
+        self._met.add(exponent)
+
+    def at(self, exponent: int) -> WholePart:
+        """The entries of an exponent, int32 [256], and their own exponent."""
+        self.meet(exponent)
+        at = exponent - formats.EXPONENT_MIN
+        return self.entries[at], int(self.exponents[at])
