@@ -54,7 +54,7 @@ class GraphedModel:
 
         None where there is none, and where there can be none.
         """
-        key = _kind_of(x), self.model.training, torch.is_grad_enabled()
+        key = kind_of(x), self.model.training, torch.is_grad_enabled()
         known = self._graphs.get(key)
         if known is not None and known[1].holds():
             return known[0]
@@ -73,7 +73,7 @@ class GraphedModel:
         return found
 
 
-def _kind_of(x: Tensor) -> tuple[Any, ...]:
+def kind_of(x: Tensor) -> tuple[Any, ...]:
     """Shape, width and place of an input: all that a graph depends on beside its codes."""
     own = (tuple(x.shape), x.device)
     if not isinstance(x, BFPTensor):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from recompute_nets import CLASSES, Case, assert_same_outcome, make
-from samebits.errors import UnsupportedError
+from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.network.graph import trace_graph
 from samebits.recompute.plan.schedule import compile_schedule, simulate
 from samebits.recompute.run.apply import Executor
@@ -139,6 +139,15 @@ def test_an_input_with_a_gradient_is_refused():
     run = Executor(tape, network, compile_schedule(network, ()))
     with pytest.raises(UnsupportedError, match="expected an input that requires no gradient"):
         run(one.inputs.detach().requires_grad_())
+
+
+def test_an_input_of_another_width_is_refused():
+    one = case("small cnn")
+    tape, network = survey(one.model, one.inputs, one.loss)
+    run = Executor(tape, network, compile_schedule(network, ()))
+    wide = BFPTensor(one.inputs.codes.to(torch.int32), one.inputs.exponent)
+    with pytest.raises(InputError, match="this plan is for inputs of one type, width and place"):
+        run(wide)
 
 
 class Looking(nn.Module):

@@ -29,7 +29,7 @@ from samebits.recompute.network.trace import watched
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers.base import layer_in
 from samebits.train.operations.narrow import NARROW
-from samebits.train.recording import traced
+from samebits.train.recording import kind_of, traced
 from samebits.train.tensor import BFPParameter
 from samebits.train.value import BFPValue
 
@@ -63,18 +63,8 @@ class Step:
     @functools.cached_property
     def targets(self) -> tuple[int, ...]:
         """The distinct steps whose outputs it has a gradient of."""
-        return tuple(dict.fromkeys(a.step for a in self._wanted if type(a) is StepOutput))
-
-    @property
-    def _wanted(self) -> list[Any]:
-        """The arguments of which it has a gradient."""
-        wanted = () if self.node is None else self.node.wanted
-        return [a for a, is_wanted in zip(self.arguments, wanted, strict=False) if is_wanted]
-
-    @functools.cached_property
-    def is_repeated(self) -> bool:
-        """Whether it has gradients of one value or parameter in several places."""
-        return len(set(self._wanted)) < len(self._wanted)
+        wanted = zip(self.arguments, self.node.wanted if self.node else (), strict=False)
+        return tuple(dict.fromkeys(a.step for a, w in wanted if w and type(a) is StepOutput))
 
     def needs(self, index: int) -> list[int]:
         """The steps whose outputs its gradient reads; `index` is its own."""
@@ -84,11 +74,6 @@ class Step:
         own = [index] if "y" in self.node.operation.reads else []
         return [a.step for a, unread in given if type(a) is StepOutput and unread is None] + own
 
-    def __call__(self, arguments: Sequence[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """Its output for values and weights, and what else its gradient needs."""
-        assert self.node is not None
-        return self.node.operation.run(arguments)
-
 
 @dataclass(frozen=True, eq=False)
 class GraphTape:
@@ -97,6 +82,7 @@ class GraphTape:
     calls:  the computation of value i at index i; calls[0] stands for the input
     result: the place that the model returns
     exact:  the steps whose sums are needed as 32 bits
+    input_kind: all of an input but its codes
     modes:  the model's modules, and which of them were in training mode when it was traced
     """
 
@@ -105,6 +91,7 @@ class GraphTape:
     calls: tuple[Step, ...]
     result: StepOutput
     exact: frozenset[int]
+    input_kind: tuple[Any, ...]
     modes: tuple[tuple[nn.Module, bool], ...]
 
     @property
@@ -137,10 +124,12 @@ def trace_graph(model: nn.Module, example: Tensor) -> GraphTape:
         except UnsupportedError as error:
             words = f"{type(model).__name__}: {error}; train without a plan"
             raise UnsupportedError(words) from None
-    return _tape(model, graph, values)
+    return _tape(model, graph, values, kind_of(example))
 
 
-def _tape(model: nn.Module, graph: TrainingGraph, values: Sequence[Any]) -> GraphTape:
+def _tape(
+    model: nn.Module, graph: TrainingGraph, values: Sequence[Any], kind: tuple[Any, ...]
+) -> GraphTape:
     """The tape of a graph, without the operations that narrow what is narrow already."""
     sums = [value.sums if isinstance(value, BFPValue) else None for value in values]
     last = sums[graph.output]
@@ -161,7 +150,9 @@ def _tape(model: nn.Module, graph: TrainingGraph, values: Sequence[Any]) -> Grap
         places.update((slot, StepOutput(len(calls), at)) for at, slot in enumerate(node.outputs))
         calls.append(Step("", "", node, arguments))
     named = (calls[0], *_named(calls[1:]))
-    return GraphTape(model, graph, named, places[graph.output], frozenset(exact), modes(model))
+    return GraphTape(
+        model, graph, named, places[graph.output], frozenset(exact), kind, modes(model)
+    )
 
 
 def _named(calls: Sequence[Step]) -> list[Step]:

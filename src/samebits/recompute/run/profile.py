@@ -299,7 +299,7 @@ class _Survey:
         counts = (self.readers[id(p)] for p in own)
         return (
             self.tape.calls[index].kind in SEPARABLE
-            and not self.facts[index]["repeated"]
+            and not self.facts[index].get("repeated", False)
             and bool(inputs and own)
             and all(count == 1 for count in counts)
         )
@@ -351,7 +351,6 @@ class _GraphSurvey(_Survey):
                 "operations": operations,
                 "products": products,
                 "differentiable": index in state.saved,
-                "repeated": step.is_repeated,
                 "state": state_size(step.arguments),
             }
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from samebits.errors import RangeError, UnsupportedError
+from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.recompute.network.graph import AnyTape, GraphTape, StepOutput
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape
@@ -24,6 +24,7 @@ from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Parameter
 from samebits.train.layers.base import named_by
 from samebits.train.operation import OperationCall, taken_in
+from samebits.train.recording import kind_of
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue
@@ -53,11 +54,17 @@ class GraphPass(Bookkeeping):
     # --- values -----------------------------------------------------------------------------
 
     def start(self, x: Tensor, differentiable: bool) -> None:
-        """Take the input. Raises UnsupportedError where its gradient is wanted."""
+        """Take the input. Raises UnsupportedError where its gradient is wanted, and InputError for
+        one of another kind than the plan's."""
         if differentiable:
             raise UnsupportedError(
                 "expected an input that requires no gradient, found one that does; train without "
                 "a plan"
+            )
+        if kind_of(x) != self.tape.input_kind:
+            raise InputError(
+                "this plan is for inputs of one type, width and place, found one of another; plan "
+                "again for such inputs"
             )
         self.values[0] = (taken_in(x),)
 
