@@ -335,16 +335,15 @@ class _GraphSurvey(_Survey):
         before = {v: dict(tensor_storages(state.values[v])).keys() for v in step.inputs}
         alias = next((v for v, known in before.items() if known & held.keys()), None)
         known = self.own.union(dict(tensor_storages(state.values[0])))
-        kept = dict(tensor_storages(state.saved.get(index, ())))
+        kept = dict(tensor_storages(state.saved.get(index, ())))  # once, if it is in a value too
+        size = sum(n for a, n in held.items() if a not in self.own and a not in kept)
         shape, given = tuple(value[0].shape), state.values[step.inputs[0] if step.inputs else 0]
         weights = [tuple(p.shape) for p in self.tape.read_parameters(index)]
         operations, products = step_operations(step, weights, tuple(given[0].shape), shape)
         self.facts.append(
             {
                 "shape": shape,
-                "size": sum(n for a, n in held.items() if a not in self.own)
-                if alias is None
-                else 0,
+                "size": size if alias is None else 0,
                 "alias": alias,
                 "needs": tuple(sorted({self._root(v) for v in step.needs(index)})),
                 "extra": sum(n for a, n in kept.items() if a not in known),

@@ -62,7 +62,7 @@ def _forward(
     (h_0, e_h), (c_0, e_first) = run.first
     end = order_of(len(run.c), reverse)[-1]
     saved = (run.c, run.e_c, h_0, e_h, c_0, e_first, run.grid, run.first_grid)
-    return (run.output, BFPValue(run.c[end].clone(), run.e_c[end])), saved
+    return (run.output, BFPValue(run.c[end], run.e_c[end])), saved
 
 
 def _gradient(
