@@ -34,8 +34,8 @@ from torch.utils.checkpoint import checkpoint
 import machine
 from samebits.errors import InputError
 from samebits.numerics import philox
+from samebits.recompute.network.graph import AnyTape
 from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import balance, predicted_balance
 from samebits.recompute.plan.cost import Device, find_device, times
 from samebits.recompute.plan.measure import measure_device
@@ -143,7 +143,7 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
 
 
 def paired_of(
-    tape: Tape, network: PassNetwork, device: Device, numerics: str
+    tape: AnyTape, network: PassNetwork, device: Device, numerics: str
 ) -> tuple[Executor, float, int]:
     """Everything stored, weight gradients deferred: what runs it, load balance, peak."""
     schedule = compile_schedule(network, (), paired=True)

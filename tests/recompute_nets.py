@@ -202,7 +202,7 @@ class Case:
             if isinstance(gradient, BFPTensor):
                 for i, (codes, exponent) in enumerate(sorted(gradient.parts, key=str)):
                     found[f"gradient {name} {i}"] = codes.clone()
-                    found[f"exponent {name} {i}"] = torch.tensor(exponent)
+                    found[f"exponent {name} {i}"] = torch.as_tensor(exponent)
             elif gradient is not None:
                 found[f"gradient {name}"] = gradient.clone()
         found["generator"] = torch.get_rng_state()

@@ -135,7 +135,7 @@ def test_bad_plans_are_refused(samebits, npz, tmp_path):
     file = ("--plan", tmp_path / "plan.json")
     refused(
         samebits(*train(npz, tmp_path / "a", "bfp", *file, "--arch", "resnet20")),
-        "plan.json: this plan is for another model or batch: sub-layer 12 (3.first.0): expected",
+        "plan.json: this plan is for another model or batch: sub-layer 11 (3.first.0): expected",
     )
     refused(
         samebits(*train(npz, tmp_path / "b", "bfp", *file, "--batch", 32)),
@@ -162,7 +162,8 @@ def test_bad_plans_are_refused(samebits, npz, tmp_path):
     refused(samebits(*plan("bfp", "--memory-budget", 1)), "expected at least")
     refused(samebits(*plan("bfp", "--input", "1,x")), "--input: expected sizes such as 3,32,32")
     refused(samebits(*plan("bfp", "--device", "abacus")), "abacus: no such device")
-    refused(samebits(*plan("bfp", "--arch", "lstm")), "train without a plan")
+    refused(samebits(*plan("float32", "--arch", "lstm")), "train without a plan")
+    assert samebits(*plan("bfp", "--arch", "lstm")).code == 0  # an operation may give two values
 
 
 def test_the_machine_as_a_device(samebits, tmp_path):

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.network.graph import AnyTape
 from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.tape import Tape
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
@@ -123,7 +123,7 @@ class Planner:
         return self._planned(tape, network, x, criterion)
 
     def _planned(
-        self, tape: Tape, network: PassNetwork, x: Tensor, criterion: LossFunction
+        self, tape: AnyTape, network: PassNetwork, x: Tensor, criterion: LossFunction
     ) -> tuple[Forward, dict[str, Any]]:
         """The executor of the plan, proved on one batch.
 
@@ -211,7 +211,7 @@ def earlier_gradients(network: PassNetwork, shards: int) -> int:
 
 def architecture_network(
     config: TrainConfig, input_shape: tuple[int, ...], classes: int
-) -> tuple[Tape, PassNetwork]:
+) -> tuple[AnyTape, PassNetwork]:
     """The sub-layers of `config.arch` for one pass over inputs of a shape, weights of the seed."""
     model = build(config.arch, input_shape, classes)
     initialise(model, config.seed)

@@ -19,7 +19,7 @@ from samebits.train.eager import require_eager
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue, Weight
 
-Reads = Literal["x", "w", "y"] | int
+Reads = Literal["x", "8", "w", "y"] | int
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,9 @@ class TrainingOperation:
               a tuple that may end early, or that of the first alone. Gradients of values have one
               part; of an output that nobody used it is None. None: there is none.
     reads:    what the gradient reads of the call: "x" the codes of values among the arguments (or
-              of those at some places, by number), "w" those of weights (by number: with their
-              delayed updates), "y" those of the output. All else of values that it may ask for is
-              their shape.
+              of those at some places, by number), "8" those of values of up to 8 bits, "w" those of
+              weights (by number: with their delayed updates), "y" those of the output. All else of
+              values that it may ask for is their shape.
     saves:    whether `forward` gives more to keep
     apart:    whether the gradient takes contributions apart, and hands them on so
     """
@@ -68,7 +68,8 @@ class TrainingOperation:
     def is_read(self, place: int, argument: BFPValue) -> bool:
         """Whether the gradient reads the codes of the argument at a place."""
         kind: Reads = "w" if isinstance(argument, Weight) else "x"
-        return kind in self.reads or place in self.reads
+        narrow = "8" in self.reads and argument.bits <= 8
+        return narrow or kind in self.reads or place in self.reads
 
     def output(self, *arguments: Any) -> Any:
         """The output of values and weights, in the training arithmetic."""
@@ -256,25 +257,3 @@ def listening(listener: Listener) -> Iterator[None]:
 def is_interpreted() -> bool:
     """Whether operations compute something else than the training arithmetic (deployment does)."""
     return _INTERPRETER.get() is not None
-
-
-Side = Literal["input", "weight"]
-_SIDE: ContextVar[Side | None] = ContextVar("side", default=None)
-
-
-@contextlib.contextmanager
-def backward_side(side: Side) -> Iterator[None]:
-    """Let backward passes of products inside a with block compute one of their gradients only.
-
-    `torch.autograd.grad` does not tell a Python function which gradients it was asked for.
-    """
-    token = _SIDE.set(side)
-    try:
-        yield
-    finally:
-        _SIDE.reset(token)
-
-
-def is_wanted(side: Side) -> bool:
-    """Whether a backward pass shall compute this side's gradient."""
-    return _SIDE.get() in (None, side)

@@ -65,7 +65,7 @@ class GraphedModel:
         return found[0] if found is not None and found[1].holds() else None
 
     def _key(self, x: Tensor) -> Any:
-        return _kind_of(x), self.model.training, torch.is_grad_enabled()
+        return kind_of(x), self.model.training, torch.is_grad_enabled()
 
     def graph(self, x: Tensor) -> RecordedGraph | None:
         """The graph for an input, recorded when its shape comes the second time.
@@ -90,7 +90,7 @@ class GraphedModel:
         return found
 
 
-def _kind_of(x: Tensor) -> tuple[Any, ...]:
+def kind_of(x: Tensor) -> tuple[Any, ...]:
     """Shape, width and place of an input: all that a graph depends on beside its codes."""
     own = (tuple(x.shape), x.device)
     if not isinstance(x, BFPTensor):
@@ -181,8 +181,6 @@ def _check(model: nn.Module) -> None:
                     f"{where} has code of its own ({kind.__module__}.{kind.__qualname__}), which "
                     "may read what changes between steps"
                 )
-        if isinstance(module, Dropout) and module.training and module.counting:
-            raise UnsupportedError(f"{where} counts its calls as steps: expected set_step before")
 
 
 def _has_code(kind: type) -> bool:
@@ -206,8 +204,16 @@ def record(model: nn.Module, x: Tensor) -> TrainingGraph:
     if not before.holds():
         raise UnsupportedError("the forward code changes attributes of its modules")
     graph = made.graph(y)
-    _prove(graph, x, y)
+    with _in_place(model):
+        _prove(graph, x, y)
     return graph
+
+
+def traced(model: nn.Module, x: Tensor) -> tuple[TrainingGraph, list[Any]]:
+    """The graph of a model whose forward code is taken to ask for the same operations again, and
+    the values of this pass by their numbers. Raises UnsupportedError where there can be none."""
+    made, y = _recorded(model, x)
+    return made.graph(y), made.values
 
 
 def _recorded(model: nn.Module, x: Tensor) -> tuple[_Tracer, BFPTensor]:

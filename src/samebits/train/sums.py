@@ -45,11 +45,16 @@ class Sums:
         self._narrow: Part | None = None
 
     @property
-    def device(self) -> torch.device:
-        """Where the sums lie."""
+    def held(self) -> Tensor:
+        """The tensor in memory: the sums, or once they are gone the bfp8."""
         found = self._acc if self._narrow is None else self._narrow[0]
         assert found is not None
-        return found.device
+        return found
+
+    @property
+    def device(self) -> torch.device:
+        """Where the sums lie."""
+        return self.held.device
 
     def exact(self) -> Tensor:
         """The exact sums, as they were computed or once more."""

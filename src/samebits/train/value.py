@@ -173,6 +173,10 @@ class BFPValue:
         """(codes, exponent) of every contribution; of sums the one of their 32-bit value."""
         return self._parts if self._sums is None else (self._moved(self._sums.wide()),)
 
+    def held(self) -> list[Tensor]:
+        """The codes in memory, of every part; of sums what they hold at this moment."""
+        return [codes for codes, _ in self._parts] if self._sums is None else [self._sums.held]
+
     @property
     def sums(self) -> Sums | None:
         """The result of a Linear or Conv2d, where this value's width is not decided."""
@@ -380,6 +384,9 @@ class Weight(BFPValue):
                 exponent = int(self.cell)
             self._seen, self._held = version, ((self._codes, exponent),)
         return self._held
+
+    def held(self) -> list[Tensor]:
+        return [*super().held(), self.delayed]
 
     def joint(self) -> Part:
         """J = W * 2**15 - A (int64) and its exponent: the exact value."""

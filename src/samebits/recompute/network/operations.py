@@ -1,4 +1,4 @@
-"""Number of operations of a sub-layer: of float ones as they run, of BFP layers from their shapes.
+"""Number of operations of a sub-layer: of float ones as they run, of BFP ones from their shapes.
 
 A multiplication and an addition are two operations. ATen operators that multiply are counted from
 the shapes of their arguments by the formulas of torch.utils.flop_counter, and by those below where
@@ -16,29 +16,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from samebits.recompute.network.sublayer import SEPARABLE
-from samebits.train.layers import RecurrentBase
+from samebits.recompute.network.graph import Step
+from samebits.train.operations.linear import PRODUCTS
+from samebits.train.operations.matmul import MAT_MUL
+from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
 
 Shape = tuple[int, ...]
+Work = tuple[int, int]
 aten = torch.ops.aten
 
-# Operations per element of the result, by the kind of a BFP layer or the name of an operator: how
-# many times longer than a ReLU's they took on one core with AVX2 (torch 2.13), in whole numbers.
+# Operations per element of the result, by the name of a BFP operation or of an operator: how many
+# times longer than a ReLU's they took on one core with AVX2 (torch 2.13), in whole numbers.
 PER_ELEMENT = {
     "BatchNorm": 6,
-    "BatchNorm1d": 6,
-    "BatchNorm2d": 6,
     "LayerNorm": 8,
     "Dropout": 4,
-    "Activation": 2,
-    "Tanh": 2,
-    "Sigmoid": 2,
-    "GELU": 2,
-    "SiLU": 2,
+    "TableActivation": 2,
     "native_batch_norm": 6,
     "native_batch_norm_backward": 10,
     "native_layer_norm": 5,
@@ -178,30 +175,24 @@ _OWN: dict[Any, Callable[[Any, Any], int]] = {
 }
 
 
-RECURRENT = (RecurrentBase, nn.RNNBase, nn.RNNCellBase)  # layers and cells, BFP and in float32
+def step_operations(step: Step, weights: Sequence[Shape], given: Shape, output: Shape) -> Work:
+    """Number of operations of a BFP step, and how many of them are of products, from shapes.
 
-
-def multiplies(module: nn.Module | None, kind: str) -> bool:
-    """Whether the operations of a BFP sub-layer are those of products with a weight."""
-    return kind in SEPARABLE or isinstance(module, RECURRENT)
-
-
-def layer_operations(
-    module: nn.Module | None, kind: str, inputs: Sequence[Shape], output: Shape
-) -> int:
-    """Number of operations of a BFP sub-layer's forward pass, whose kernels torch does not see.
-
-    Products from the shapes of weights: each meets a convolution's places and a linear layer's
-    rows, a recurrent layer's steps and samples, a cell's samples. Others by their elements.
+    weights: of the parameters that it reads; given, output: of its first input, and of its output.
+    Each weight of products meets a convolution's places and a linear layer's rows, a recurrent
+    layer's steps and samples. Other operations count by their elements.
     """
-    size = math.prod(output)
-    weights = {} if module is None else dict(module.named_parameters(recurse=False))
-    if isinstance(module, RECURRENT):
-        samples = math.prod(inputs[0][:-1])
-        return 2 * samples * sum(p.numel() for n, p in weights.items() if n.startswith("weight"))
-    if "weight" in weights and (kind.startswith("Conv") or kind == "Linear"):
-        rows = math.prod(inputs[0]) if kind.startswith("ConvTranspose") else size
-        return 2 * rows * math.prod(weights["weight"].shape[1:])
-    if "Pool" in kind:
-        return math.prod(inputs[0])
-    return PER_ELEMENT.get(kind, 1) * size
+    assert step.node is not None
+    operation, size = step.node.operation, math.prod(output)
+    if operation is PRODUCTS:
+        count = 2 * size * math.prod(weights[0][1:])
+    elif operation is TRANSPOSED_PRODUCTS:
+        count = 2 * math.prod(given) * math.prod(weights[0][1:])
+    elif operation is MAT_MUL:
+        count = 2 * size * given[-1]
+    elif "w" in operation.reads:  # of a recurrent layer, beside biases
+        count = 2 * math.prod(given[:-1]) * sum(math.prod(w) for w in weights if len(w) > 1)
+    else:
+        by_input = "Pool" in operation.name
+        return PER_ELEMENT.get(operation.name, 1) * (math.prod(given) if by_input else size), 0
+    return count, count

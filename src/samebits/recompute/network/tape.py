@@ -1,4 +1,4 @@
-"""A model's forward pass as a tape: its sub-layers in the order in which they run.
+"""A float32 model's forward pass as a tape: its sub-layers in the order in which they run.
 
 A tape is to a plan what autograd's graph is to a backward pass: enough to compute any value of the
 pass again from values before it (the list of Wengert, 1964, with sub-layers as operations)."""
@@ -75,9 +75,6 @@ class Tape:
     output: the value that the model returns
     heard:  the modules without children that end when a sub-layer has been computed, in order
     modes:  the model's modules, and which of them were in training mode when it was traced
-    sums:   the values that are sums of a BFP layer or these moved, and the last one of the same
-            sums; they are kept as 8 bits, which layers take
-    exact:  those of them that are needed as 32 bits and kept so
     """
 
     model: nn.Module
@@ -85,8 +82,6 @@ class Tape:
     output: int
     heard: Mapping[int, Sequence[Heard]] = field(default_factory=dict)
     modes: tuple[tuple[nn.Module, bool], ...] = ()
-    sums: Mapping[int, int] = field(default_factory=dict)
-    exact: frozenset[int] = frozenset()
 
     def compute(self, index: int, read: Callable[[int], Tensor]) -> Any:
         """The output of one sub-layer, its inputs given by `read`.

@@ -6,6 +6,7 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,7 @@ from samebits.errors import SamebitsError, UnsupportedError
 from samebits.recompute.network import guards
 from samebits.recompute.network.tape import Attribute, Heard, LayerCall, Ref, Tape, autocast, modes
 from samebits.settled import tracing
-from samebits.train.layers import Layer
 from samebits.train.recording import HOOKS
-from samebits.train.tensor import BFPTensor
 
 
 def _context() -> tuple[bool, bool]:
@@ -57,9 +56,6 @@ class _Tracer(fx.Tracer):
             self.ended.setdefault(last, []).append((self.path_of_module(m), result.node))
         return result
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Layer) or super().is_leaf_module(m, module_qualified_name)
-
 
 _OUT_OF_PLACE = {
     operator.iadd: operator.add,
@@ -80,19 +76,33 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
     the model's state. Raises UnsupportedError where the flow depends on values of tensors, where a
     sub-layer gives several tensors, or where a changed view is read again.
     """
+    with watched(model):
+        tracer = _Tracer()
+        try:
+            graph = tracer.trace(model)
+        except SamebitsError:
+            raise
+        except Exception as error:  # the model's own code, run on stand-ins for tensors
+            raise UnsupportedError(
+                f"{type(model).__name__} cannot be followed ({type(error).__name__}: {error}): "
+                "expected a forward pass of layers, sums and reshapes whose course does not depend "
+                "on the values of tensors; train without a plan"
+            ) from error
+    with torch.no_grad():
+        return _Reader(model, example).read(graph, tracer.ended)
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module) -> Iterator[None]:
+    """A with block that runs a model's forward code, which is to have no state of its own.
+
+    Raises UnsupportedError for hooks, and where attributes, buffers or generators have changed;
+    attributes are then as they were.
+    """
     _check_hooks(model)
-    tracer, before = _Tracer(), _state(model)
+    before = _state(model)
     facts, attributes = guards.facts(model), [(m, dict(vars(m))) for m in model.modules()]
-    try:
-        graph = tracer.trace(model)
-    except SamebitsError:
-        raise
-    except Exception as error:  # the model's own code, run on stand-ins for tensors
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be followed ({type(error).__name__}: {error}): "
-            "expected a forward pass of layers, sums and reshapes whose course does not depend on "
-            "the values of tensors; train without a plan"
-        ) from error
+    yield
     changed = guards.first_difference(facts, guards.facts(model))
     if changed is not None:
         for module, own in attributes:
@@ -109,8 +119,6 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
             "itself, which a plan would do once and for all: expected layers such as Dropout and "
             "BatchNorm2d to do it; train without a plan"
         )
-    with torch.no_grad():
-        return _Reader(model, example).read(graph, tracer.ended)
 
 
 def _state(model: nn.Module) -> tuple[Any, ...]:
@@ -170,24 +178,13 @@ class _Reader:
                         f"{type(self.model).__name__}: expected one tensor as the result, found "
                         f"{type(node.args[0]).__name__}; train without a plan"
                     )
-                known = (self.heard, modes(self.model), *self._sums(result.index))
+                known = (self.heard, modes(self.model))
                 tape = Tape(self.model, tuple(self.calls), result.index, *known)
             else:
                 self._node(node)
             for name, given in ended.get(node, ()):
                 self._end(name, self._filled(given))
         return tape
-
-    def _sums(self, output: int) -> tuple[dict[int, int], frozenset[int]]:
-        """The tape's `sums` and `exact`: those that the model returns, or that somebody read."""
-        found = {
-            index: value.sums
-            for index, value in enumerate(self.values)
-            if isinstance(value, BFPTensor) and value.sums is not None
-        }
-        last = {id(sums): index for index, sums in found.items()}
-        exact = (i for i, sums in found.items() if sums.read or sums is found.get(output))
-        return {i: last[id(sums)] for i, sums in found.items()}, frozenset(exact)
 
     def _end(self, name: str, given: Any) -> None:
         """A module has given its result."""
@@ -329,7 +326,7 @@ def _no_target() -> None:
 
 
 def _address(value: Tensor) -> int:
-    """Where a plain tensor's storage lies; 0 for a BFP tensor, whose operations never share."""
+    """Where a plain tensor's storage lies; 0 for one of another class."""
     return value.untyped_storage().data_ptr() if type(value) in (Tensor, nn.Parameter) else 0
 
 

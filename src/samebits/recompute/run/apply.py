@@ -35,13 +35,15 @@ from torch import Tensor
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.network import guards
+from samebits.recompute.network.graph import AnyTape, GraphTape
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.plan.schedule import Action
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.passes import ANCHOR, Gradients, Pass
+from samebits.recompute.run.walk import GraphPass, begin
 from samebits.settled import check_thread
-from samebits.train.run.trace import taken_over
+from samebits.train.run.trace import is_heard, taken_over
 
 Clock = Callable[[Action, float], None]  # told what ran, and for how many seconds
 
@@ -61,7 +63,7 @@ class Executor:
 
     def __init__(
         self,
-        tape: Tape,
+        tape: AnyTape,
         network: PassNetwork,
         schedule: Sequence[Action],
         listened: bool = False,
@@ -93,11 +95,12 @@ class Executor:
                 f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
                 "again for this batch"
             )
+        if isinstance(self.tape, GraphTape) and is_heard():
+            self._tell("steps run without the plan while they are traced: a trace hears modules")
+            return model(x)
         refusal = self._refusal()
         if refusal is not None and self.eager:
-            if refusal not in self._told:
-                self._told.add(refusal)
-                progress.note(f"steps run without the plan from here on: {refusal}")
+            self._tell(f"steps run without the plan from here on: {refusal}")
             return model(x)
         if refusal is not None:
             raise UnsupportedError(refusal)
@@ -109,6 +112,12 @@ class Executor:
                 "draw again: expected torch's generator; train without a plan"
             )
         return output
+
+    def _tell(self, text: str) -> None:
+        """A note, once."""
+        if text not in self._told:
+            self._told.add(text)
+            progress.note(text)
 
     def _refusal(self) -> str | None:
         """Which guard the model or its surroundings fail now, and what to do; None if none."""
@@ -130,12 +139,12 @@ class Executor:
             "again, or train without a plan"
         )
 
-    def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass, Tensor]:
+    def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass | GraphPass, Tensor]:
         """Run the first half of a pass; the pass and the model's output."""
-        state = Pass(self.tape, self.network, self.recomputed)
+        state = begin(self.tape, self.network, self.recomputed)
         state.start(x, differentiable)
         with taken_over() as recorder:
-            if recorder is not None:
+            if recorder is not None and isinstance(self.tape, Tape):
                 state.hearing = Hearing(self.tape, recorder)
                 state.hearing.computed(0, state.read)
             for kind, index in self.first:
@@ -143,15 +152,15 @@ class Executor:
                     state.forward(index)
                 else:
                     state.free(index)
-        return state, state.read(self.tape.output)
+        return state, state.result()
 
-    def run_backward(self, state: Pass, gradient: Tensor) -> Tensor | None:
+    def run_backward(self, state: Pass | GraphPass, gradient: Tensor) -> Tensor | None:
         """Run the second half from the gradient of the output; the gradient of the input, if any.
 
         `late` are the sub-layers whose gradients are done and wait to be handed over. A join puts
         its own before them, as it is the later sub-layer and thus the first in sequential order.
         """
-        state.gradients[self.tape.output] = gradient
+        state.arrive(gradient)
         # A GPU has one autograd thread, and the second one would not know of autocast.
         inline = self.inline or gradient.device.type != "cpu" or autocast()
         beside: Future[Gradients] | None = None
@@ -191,7 +200,7 @@ class Executor:
         state.settle(list(state.parameter_gradients), self.listened)
         return state.gradients.pop(0, None)
 
-    def _begin(self, state: Pass, action: Action, inline: bool) -> Future[Gradients]:
+    def _begin(self, state: Pass | GraphPass, action: Action, inline: bool) -> Future[Gradients]:
         """Compute a weight gradient, in a second thread if there may be one."""
         work = functools.partial(self._weight_gradient, state, action, torch.get_num_threads())
         if inline:
@@ -203,7 +212,7 @@ class Executor:
             self._pool = process, ThreadPoolExecutor(1)
         return self._pool[1].submit(work)
 
-    def _weight_gradient(self, state: Pass, action: Action, threads: int) -> Gradients:
+    def _weight_gradient(self, state: Pass | GraphPass, action: Action, threads: int) -> Gradients:
         """Compute a weight gradient in whatever thread this is, with `threads` of torch's.
 
         Raises InputError where that thread has another rounding mode.

@@ -1,4 +1,4 @@
-"""One forward and backward pass of a tape, sub-layer by sub-layer.
+"""One forward and backward pass of a float32 tape, sub-layer by sub-layer.
 
 Every sub-layer has an autograd graph of its own, from its inputs to its output. That makes a value
 an object of the pass, which can be dropped and come back, instead of a tensor somewhere inside one
@@ -44,8 +44,6 @@ from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.run.hearing import Hearing
 from samebits.recompute.run.normalization import normalize_again
 from samebits.recompute.run.replay import Replay
-from samebits.train.deferred import deferred_updates
-from samebits.train.operation import backward_side
 from samebits.train.tensor import BFPTensor
 
 Gradients = tuple[Tensor | None, ...]  # of a sub-layer's weights
@@ -95,12 +93,8 @@ class AutogradGraph:
     def __init__(self, output: Tensor, inputs: dict[int, GradientEdge], saved: list[Saved]) -> None:
         self.output = GradientEdge(_grad_fn(output), output.output_nr)
         self.inputs, self.saved = inputs, saved
-        if isinstance(output, BFPTensor):
-            self.holder: Any = output
-            output.value = output.value.used_up()
-        else:
-            with torch.enable_grad():
-                self.holder = output.view_as(output).grad_fn  # owns the graph; Python nodes do not
+        with torch.enable_grad():
+            self.holder = output.view_as(output).grad_fn  # owns the graph; Python nodes do not
 
 
 def _grad_fn(tensor: Tensor) -> Any:
@@ -108,33 +102,61 @@ def _grad_fn(tensor: Tensor) -> Any:
     return tensor.grad_fn
 
 
-def plain(value: Tensor) -> Tensor:
-    """The tensor that holds a value's storage: for a BFP tensor its codes."""
-    return value.codes if isinstance(value, BFPTensor) else value
-
-
 def address(tensor: Tensor) -> int:
     """The address of a tensor's storage; 0 if it is empty."""
     return tensor.untyped_storage().data_ptr()
 
 
-class Pass:
-    """One forward and backward pass of a tape, as far as its actions have come.
+class Bookkeeping:
+    """The values and gradients of one forward and backward pass, as far as it has come.
 
     recomputed: the values that will be computed again; what this takes is kept from the first time
-    values, graphs, gradients: those that are there, by the number of the value or sub-layer
+    values, gradients: those that are there, by the number of the value
     parameter_gradients: parameter and gradient, by the id of the parameter, until it is handed over
     """
 
-    def __init__(self, tape: Tape, network: PassNetwork, recomputed: frozenset[int]) -> None:
+    def __init__(self, tape: Any, network: PassNetwork, recomputed: frozenset[int]) -> None:
         self.tape, self.network, self.recomputed = tape, network, recomputed
-        self.values: dict[int, Tensor] = {}
+        self.values: dict[int, Any] = {}
+        self.gradients: dict[int, Any] = {}
+        self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
+        self.replays: dict[int, Any] = {}
+        self.hearing: Hearing | None = None
+
+    def compute(self, index: int) -> Any:
+        """The value of a sub-layer, of which nothing is kept; its inputs are there."""
+        raise TypeError(f"{type(self).__name__} defines no compute")
+
+    def read(self, index: int) -> Any:
+        """A value that is there; a view is made again from what it is a view of."""
+        value = self.values.get(index)
+        if value is None:
+            if self.network.layers[index].alias is None:
+                raise AssertionError(f"value {index} is read after it was freed")
+            with torch.no_grad():
+                value = self.compute(index)
+        return value
+
+    def free(self, index: int) -> None:
+        """Drop a value and the views of it."""
+        for v in self.network.views[index]:
+            self.values.pop(v, None)
+
+    def settle(self, parameters: Sequence[int], listened: bool = False) -> None:
+        """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
+        for key in parameters:
+            entry = self.parameter_gradients.pop(key, None)
+            if entry is not None:
+                _accumulate(*entry, listened)
+
+
+class Pass(Bookkeeping):
+    """A pass of a float32 tape; `graphs`: those that are there, by the number of the sub-layer."""
+
+    def __init__(self, tape: Tape, network: PassNetwork, recomputed: frozenset[int]) -> None:
+        super().__init__(tape, network, recomputed)
         self.differentiable: dict[int, bool] = {}
         self.graphs: dict[int, AutogradGraph] = {}
-        self.gradients: dict[int, Tensor] = {}
-        self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
-        self.replays: dict[int, Replay] = {}
-        self.hearing: Hearing | None = None
 
     # --- values -----------------------------------------------------------------------------
 
@@ -143,20 +165,14 @@ class Pass:
         self.values[0] = x.detach()
         self.differentiable[0] = differentiable
 
-    def read(self, index: int) -> Tensor:
-        """A value that is there; a view is made again from what it is a view of."""
-        value = self.values.get(index)
-        if value is None:
-            if self.network.layers[index].alias is None:
-                raise AssertionError(f"value {index} is read after it was freed")
-            with torch.no_grad():
-                value = self.tape.compute(index, self.read)
-        return value
+    def result(self) -> Tensor:
+        """The model's output."""
+        found: Tensor = self.read(self.tape.output)
+        return found
 
-    def free(self, index: int) -> None:
-        """Drop a value and the views of it."""
-        for v in self.network.views[index]:
-            self.values.pop(v, None)
+    def compute(self, index: int) -> Tensor:
+        found: Tensor = self.tape.compute(index, self.read)
+        return found
 
     def forward(self, index: int) -> None:
         """Compute a sub-layer for the first time.
@@ -169,22 +185,8 @@ class Pass:
             self.replays[index] = Replay(self.tape, layer.random, index)
         keep = index not in self.recomputed or layer.light
         self._compute(index, keep)
-        if self.hearing is None:
-            self._settle(index)
-        else:  # it is told all sums as 32 bits, like a recorder that cannot see what follows
+        if self.hearing is not None:
             self.hearing.computed(index, self.read)
-            for value, last in self.tape.sums.items():
-                if last == index:
-                    self._settle(value)
-
-    def _settle(self, index: int) -> None:
-        """Keep the sums of a BFP layer at the width that is needed of them."""
-        value = self.values.get(index)
-        if isinstance(value, BFPTensor) and value.sums is not None:
-            if index in self.tape.exact:
-                value.sums.keep()
-            else:
-                self.values[index] = value.narrowed()
 
     def recompute(self, index: int) -> None:
         """Compute a sub-layer again, with the state it had the first time.
@@ -204,13 +206,12 @@ class Pass:
             assert again is not None
             self.values[index] = again
             return
-        with self.replays.pop(index), deferred_updates():  # statistics count once
+        with self.replays.pop(index):
             if index not in self.graphs and self.network.layers[index].differentiable:
                 self._compute(index, keep=True)
             else:
                 with torch.no_grad():
-                    self.values[index] = self.tape.compute(index, self.read)
-        self._settle(index)
+                    self.values[index] = self.compute(index)
 
     def normalize_again(self, index: int) -> Tensor | None:
         """The output of a batch-norm from the statistics in its graph, if it is one."""
@@ -270,9 +271,9 @@ class Pass:
         They are known by the address of their storage, the output's or an input's. Address 0 is
         that of every empty tensor, so it says nothing.
         """
-        known = {address(plain(value)): self.network.root(index)}
+        known = {address(value): self.network.root(index)}
         for v in self.tape.calls[index].inputs:
-            known[address(plain(self.read(v)))] = self.network.root(v)
+            known[address(self.read(v))] = self.network.root(v)
         known.pop(0, None)
         for entry in saved:
             assert entry.tensor is not None
@@ -283,13 +284,25 @@ class Pass:
     def _unpack(self, saved: Saved) -> Tensor:
         if saved.tensor is not None:
             return saved.tensor
-        value = plain(self.read(saved.value))
+        value: Tensor = self.read(saved.value)
         size, stride, offset = saved.geometry
         if value.shape == size and value.stride() == stride and value.storage_offset() == offset:
             return value
         return value.as_strided(size, stride, offset)
 
     # --- gradients --------------------------------------------------------------------------
+
+    def arrive(self, gradient: Tensor) -> None:
+        """Take the gradient of the output."""
+        self.gradients[self.tape.output] = gradient
+
+    def has_backward(self, index: int) -> bool:
+        """Whether a sub-layer has a backward pass to run."""
+        return index in self.graphs and index in self.gradients
+
+    def targets(self, index: int) -> list[int]:
+        """The values that a backward pass to run has gradients of."""
+        return list(self.graphs[index].inputs)
 
     def backward(self, index: int) -> None:
         """Gradients of a sub-layer's inputs and weights from the gradient of its output.
@@ -327,6 +340,10 @@ class Pass:
         self._pass_on(inputs, found, arrived, chained)
         self._keep(parameters, found[len(inputs) :], arrived, chained)
 
+    def merged(self, a: Tensor, b: Tensor) -> Tensor:
+        """Two gradients of a value, both of which count."""
+        return a + b
+
     def _pass_on(
         self,
         inputs: Sequence[int],
@@ -357,10 +374,9 @@ class Pass:
             before = self._earlier(p)
             if before is not None and not whole:
                 gradient = _sum(before, gradient, arrived)
-            if not isinstance(gradient, BFPTensor):
-                if not owns(gradient, arrived) or address(gradient) in taken:
-                    gradient = gradient.clone()
-                taken.add(address(gradient))
+            if not owns(gradient, arrived) or address(gradient) in taken:
+                gradient = gradient.clone()
+            taken.add(address(gradient))
             self.parameter_gradients[id(p)] = (p, gradient)
 
     def activation_gradient(self, index: int) -> None:
@@ -372,9 +388,8 @@ class Pass:
             self.hearing.arrived(index, arrived)
         if not graph.inputs:
             return
-        with backward_side("input"):
-            targets = list(graph.inputs.values())
-            found = _gradients([graph.output], targets, [arrived], retain=True)
+        targets = list(graph.inputs.values())
+        found = _gradients([graph.output], targets, [arrived], retain=True)
         self._pass_on(list(graph.inputs), found, arrived)
 
     def weight_gradient(self, index: int, retain: bool = False) -> Gradients:
@@ -383,8 +398,7 @@ class Pass:
         parameters = self.tape.parameters(index)
         if graph is None or arrived is None or not parameters:
             return ()
-        with backward_side("weight"):
-            return _gradients([graph.output], parameters, [arrived], retain)
+        return _gradients([graph.output], parameters, [arrived], retain)
 
     def join(self, index: int, found: Gradients) -> None:
         """Take the gradients of weights that `weight_gradient` has found."""
@@ -396,13 +410,6 @@ class Pass:
     def _earlier(self, parameter: Tensor) -> Tensor | None:
         entry = self.parameter_gradients.get(id(parameter))
         return None if entry is None else entry[1]
-
-    def settle(self, parameters: Sequence[int], listened: bool = False) -> None:
-        """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
-        for key in parameters:
-            entry = self.parameter_gradients.pop(key, None)
-            if entry is not None:
-                _accumulate(*entry, listened)
 
 
 def _gradients(
@@ -420,9 +427,6 @@ def _gradients(
 
 def _sum(old: Tensor, new: Tensor, arrived: Tensor) -> Tensor:
     """old + new, into `new` where nobody else can see it."""
-    if isinstance(new, BFPTensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return torch.add(old, new)
     if owns(new, arrived) and new.stride() == old.stride() and new.dtype == old.dtype:
         return new.add_(old)
     return old + new

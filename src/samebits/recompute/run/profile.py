@@ -1,6 +1,6 @@
 """The facts that planning needs about a model, measured in one pass with everything stored.
 
-The pass is a `Pass`, the one that executes plans, so that what is measured is what will run."""
+The pass is one that executes plans, so that what is measured is what will run."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from samebits.recompute.network import guards
-from samebits.recompute.network.operations import OperationCounter, layer_operations, multiplies
+from samebits.recompute.network.graph import AnyTape, GraphTape, trace_graph
+from samebits.recompute.network.operations import OperationCounter, step_operations
 from samebits.recompute.network.sublayer import SEPARABLE, Loss, PassNetwork, SubLayer
 from samebits.recompute.network.tape import Tape
 from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
-from samebits.recompute.run.passes import AutogradGraph, Pass, plain
+from samebits.recompute.run.passes import AutogradGraph, Pass
 from samebits.recompute.run.replay import Replay
+from samebits.recompute.run.walk import begin, state_size
 from samebits.train.layers import Holder
 from samebits.train.run.measure import storages
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import same_parts
+from samebits.train.value import BFPValue, same_parts
 
 LossFunction = Callable[[Tensor], Tensor]
 
 
-def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape, PassNetwork]:
+def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[AnyTape, PassNetwork]:
     """The tape of a model in training mode, parts of which may be frozen in evaluation mode, and
     the facts of its sub-layers.
 
@@ -39,24 +41,26 @@ def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[Tape,
     The model, its gradients and torch's generators are left as they were. Raises UnsupportedError
     for a model that cannot be planned.
     """
+    bfp = any(isinstance(part, Holder) for part in model.modules())
     with untouched(model):
         in_training(model)
-        tape = trace(model, example)
+        tape = trace_graph(model, example) if bfp else trace(model, example)
+    kind: type[_Survey] = _GraphSurvey if bfp else _Survey
     # A pass before the measured one: it makes what a process makes once (kernels, tables), which
     # otherwise would be counted as held by the pass that comes first.
     counts: list[dict[str, int]] = []
     with untouched(model):
         in_training(model)
-        if any(isinstance(part, Holder) for part in model.modules()):
-            _Survey(tape, example, counts).run(loss)
-        else:
+        if isinstance(tape, Tape):
             counts = _counts(tape, example, loss)
+        else:
+            kind(tape, example, counts).run(loss)
     with untouched(model):
         in_training(model)
-        return tape, _Survey(tape, example, counts).run(loss)
+        return tape, kind(tape, example, counts).run(loss)
 
 
-def _blank(tape: Tape) -> PassNetwork:
+def _blank(tape: AnyTape) -> PassNetwork:
     """A network of which nothing is known but names, for a pass that drops nothing."""
     return PassNetwork(tuple(SubLayer(call.name, "") for call in tape.calls), tape.output)
 
@@ -122,12 +126,13 @@ class _Survey:
     facts:  the fields of each sub-layer, as they become known
     """
 
-    def __init__(self, tape: Tape, example: Tensor, counts: list[dict[str, int]]) -> None:
+    tape: Any  # each kind of survey knows its own
+
+    def __init__(self, tape: AnyTape, example: Tensor, counts: list[dict[str, int]]) -> None:
         self.tape, self.example, self.counts = tape, example, counts
-        self.state = Pass(tape, _blank(tape), frozenset())
-        own = (plain(t) for t in (*tape.model.parameters(), *tape.model.buffers()))
+        self.state = begin(tape, _blank(tape), frozenset())
+        own = (*tape.model.parameters(), *tape.model.buffers())
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
-        self.own |= {a for p in tape.model.parameters() for a, _ in tensor_storages(p)}
         self.weights = {id(p): i for i, p in enumerate(tape.model.parameters())}
         self.readers = Counter(id(p) for i in range(1, len(tape.calls)) for p in tape.parameters(i))
         self.facts: list[dict[str, Any]] = []
@@ -138,7 +143,7 @@ class _Survey:
         Peaks are relative to the level at the start of a sub-layer's own span, so they count what
         it allocates itself and not what the pass holds.
         """
-        device = plain(self.example).device.type
+        device = self.example.device.type
         count = len(self.tape.calls)
         state = self.state
         state.start(self.example, self.example.requires_grad)
@@ -153,14 +158,14 @@ class _Survey:
                 after = torch.get_rng_state(), _device_state(device)
                 random = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
                 self._describe(index, random)
-            output = state.values[self.tape.output].detach().requires_grad_()
+            output = state.result().detach().requires_grad_()
             with torch.enable_grad(), record.span("loss"):
                 value = loss(output)
             with record.span("loss backward"):
                 (gradient,) = torch.autograd.grad(value, [output])
             first = gradient
             del value
-            state.gradients[self.tape.output] = gradient
+            state.arrive(gradient)
             del gradient
             for index in range(count - 1, 0, -1):
                 self._backward(index, record)
@@ -187,7 +192,7 @@ class _Survey:
             SubLayer(name=call.name, kind=call.kind, inputs=call.inputs, **facts)
             for call, facts in zip(calls, self.facts, strict=True)
         )
-        summed = isinstance(state.values[self.tape.output], BFPTensor)
+        summed = isinstance(output, BFPTensor)
         return PassNetwork(layers, self.tape.output, network_loss, summed)
 
     def _size(self, index: int) -> int:
@@ -223,7 +228,6 @@ class _Survey:
         kept = SubLayer(call.name, call.kind, size=size, extra=sum(extra.values()))
         again = state.normalize_again(index) if kept.light else None
         statistics = again is not None and torch.equal(_bits(again), _bits(value))
-        shapes = [tuple(state.values[v].shape) for v in call.inputs]
         self.facts.append(
             {
                 "shape": tuple(value.shape),
@@ -231,7 +235,7 @@ class _Survey:
                 "alias": alias,
                 "needs": tuple(sorted({roots[v] for v in needs})),
                 "extra": sum(extra.values()),
-                **self._counted(index, shapes),
+                **self.counts[index],
                 "differentiable": state.differentiable[index],
                 "repeated": graph is not None and _repeats(graph),
                 "random": random,
@@ -239,15 +243,6 @@ class _Survey:
                 "statistics": statistics,
             }
         )
-
-    def _counted(self, index: int, inputs: list[tuple[int, ...]]) -> dict[str, int]:
-        if self.counts:
-            return self.counts[index]
-        call = self.tape.calls[index]
-        shape = tuple(self.state.values[index].shape)
-        count = layer_operations(call.module, call.kind, inputs, shape)
-        products = count if multiplies(call.module, call.kind) else 0
-        return {"operations": count, "products": products}
 
     def _root(self, index: int) -> int:
         while index < len(self.facts) and (alias := self.facts[index].get("alias")) is not None:
@@ -261,16 +256,13 @@ class _Survey:
         that the storages found are those of this backward pass alone.
         """
         state = self.state
-        graph = state.graphs.get(index)
-        if graph is None or index not in state.gradients:
+        if not state.has_backward(index):
             return
-        gradient = state.gradients[index]
-        arrived = [ref for ref, _ in _storage_refs(gradient)]
-        del gradient
-        inputs = list(graph.inputs)
+        arrived = [ref for ref, _ in _storage_refs(state.gradients[index])]
+        inputs = state.targets(index)
         others = {v: state.gradients.pop(v) for v in inputs if v in state.gradients}
         weights, state.parameter_gradients = state.parameter_gradients, {}
-        trial = self._apart(index, record) if self._separable(index, graph) else None
+        trial = self._apart(index, record) if self._separable(index, inputs) else None
         with record.span(f"backward {index}"):
             state.backward(index)
         fresh: dict[StorageWeakRef, int] = {}
@@ -298,17 +290,17 @@ class _Survey:
             self.facts[index]["apart"] = (0, 0) if same else None  # filled in from the spans
         for v, other in others.items():
             new = state.gradients.get(v)
-            state.gradients[v] = other if new is None else _join(other, new)
+            state.gradients[v] = other if new is None else state.merged(other, new)
         state.parameter_gradients = weights | state.parameter_gradients
 
-    def _separable(self, index: int, graph: AutogradGraph) -> bool:
+    def _separable(self, index: int, inputs: list[int]) -> bool:
         """Whether a sub-layer may have a weight gradient of its own."""
         own = self.tape.parameters(index)
         counts = (self.readers[id(p)] for p in own)
         return (
             self.tape.calls[index].kind in SEPARABLE
-            and not self.facts[index]["repeated"]
-            and bool(graph.inputs and own)
+            and not self.facts[index].get("repeated", False)
+            and bool(inputs and own)
             and all(count == 1 for count in counts)
         )
 
@@ -316,26 +308,65 @@ class _Survey:
         """Activation gradient and weight gradient one after the other, forgotten by the pass."""
         state = self.state
         arrived = state.gradients[index]
-        state.gradients[index] = arrived.detach()  # the sum of a BFP gradient is taken in place
         with record.span(f"activation gradient {index}"):
             state.activation_gradient(index)
-        found = [state.gradients.pop(v, None) for v in state.graphs[index].inputs]
+        found = [state.gradients.pop(v, None) for v in state.targets(index)]
         with record.span(f"weight gradient {index}"):
             found += state.weight_gradient(index, retain=True)
         state.gradients[index] = arrived
         return found
 
 
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
+class _GraphSurvey(_Survey):
+    """The measured pass of a BFP tape, of which the graph says what gradients read."""
+
+    tape: GraphTape
+
+    def __init__(self, tape: GraphTape, example: Tensor, counts: list[dict[str, int]]) -> None:
+        super().__init__(tape, example, counts)
+        constants = tensor_storages([list(step.arguments) for step in tape.calls])
+        self.own.update(address for address, _ in constants)
+
+    def _describe(self, index: int, random: bool) -> None:
+        """Note what the records of operations state, and the sizes of what is there."""
+        state, step = self.state, self.tape.calls[index]
+        value = state.values[index]
+        held = dict(tensor_storages(value))
+        before = {v: dict(tensor_storages(state.values[v])).keys() for v in step.inputs}
+        alias = next((v for v, known in before.items() if known & held.keys()), None)
+        known = self.own.union(dict(tensor_storages(state.values[0])))
+        kept = dict(tensor_storages(state.saved.get(index, ())))  # once, if it is in a value too
+        size = sum(n for a, n in held.items() if a not in self.own and a not in kept)
+        shape, given = tuple(value[0].shape), state.values[step.inputs[0] if step.inputs else 0]
+        weights = [tuple(p.shape) for p in self.tape.read_parameters(index)]
+        operations, products = step_operations(step, weights, tuple(given[0].shape), shape)
+        self.facts.append(
+            {
+                "shape": shape,
+                "size": size if alias is None else 0,
+                "alias": alias,
+                "needs": tuple(sorted({self._root(v) for v in step.needs(index)})),
+                "extra": sum(n for a, n in kept.items() if a not in known),
+                "operations": operations,
+                "products": products,
+                "differentiable": index in state.saved,
+                "state": state_size(step.arguments),
+            }
+        )
+
+
+def _same(a: Any, b: Any) -> bool:
     """Whether two gradients have the same bits."""
     if a is None or b is None:
         return a is b
-    if isinstance(a, BFPTensor) and isinstance(b, BFPTensor):
+    if isinstance(a, tuple):
+        return all(map(_same, a, b))
+    if isinstance(a, BFPTensor | BFPValue):
         return same_parts(a.resolved(), b.resolved())
     return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
 
 
-def _storage_refs(gradient: Tensor) -> list[tuple[StorageWeakRef, int]]:
+def _storage_refs(gradient: Any) -> list[tuple[StorageWeakRef, int]]:
     """The storages of a gradient and their bytes. Weak: that a storage is freed meanwhile is part
     of what is measured, and its address may come again; the reference does not."""
     found: dict[StorageWeakRef, int] = {}
@@ -352,11 +383,6 @@ def _place(
         return -1 - arrived.index(ref)
     fresh.setdefault(ref, size)
     return list(fresh).index(ref)
-
-
-def _join(a: Tensor, b: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.add(a, b)
 
 
 def _bits(value: Tensor) -> Tensor:

@@ -20,16 +20,13 @@ import torch
 from torch import Tensor
 
 from samebits.recompute.network.tape import Tape
-from samebits.train.layers import Dropout
-from samebits.train.layers.elementwise import replayed
 
 
 class Replay:
     """The state before the first computation of sub-layer `index`, to be used once as a context.
 
-    Copies of the buffers, the position of torch's generators (if the sub-layer is `random`), and
-    seed, step, shard and call of BFP dropouts. Inside the context they are in place; after it
-    everything is as the step left it.
+    Copies of the buffers, and the position of torch's generators (if the sub-layer is `random`).
+    Inside the context they are in place; after it everything is as the step left it.
     """
 
     def __init__(self, tape: Tape, random: bool, index: int) -> None:
@@ -41,7 +38,6 @@ class Replay:
             for name, buffer in m._buffers.items()
             if buffer is not None
         ]
-        self.dropouts = [(m, _position(m)) for m in modules if isinstance(m, Dropout)]
         self.generator = _generator_state() if random else None
         self.stack = contextlib.ExitStack()
 
@@ -57,25 +53,12 @@ class Replay:
         for module, name, buffer in self.buffers:
             self.stack.callback(module._buffers.__setitem__, name, module._buffers[name])
             module._buffers[name] = buffer
-        self.stack.enter_context(replayed())
-        for dropout, position in self.dropouts:
-            self.stack.callback(_move, dropout, _position(dropout))
-            _move(dropout, position)
         if self.generator is not None:
             self.stack.callback(_set_generator_state, _generator_state())
             _set_generator_state(self.generator)
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
-
-
-def _position(dropout: Dropout) -> dict[str, int]:
-    return {name: getattr(dropout, name) for name in Dropout.POSITION}
-
-
-def _move(dropout: Dropout, position: dict[str, int]) -> None:
-    for name, value in position.items():
-        setattr(dropout, name, value)
 
 
 def _generator_state() -> tuple[Tensor, list[Tensor]]:

@@ -1,6 +1,6 @@
 """Times of sub-layers on this machine, and how far the model of a device is from them.
 
-A sub-layer is timed as plans run it: in a `Pass`, whose own work counts. The shortest of several
+A sub-layer is timed as plans run it: in a pass, whose own work counts. The shortest of several
 passes is the time; on one thread the clock is that of the thread, which other processes on the
 machine disturb less. Times serve calibration alone: no plan depends on them, since the same plan
 must come out on every machine.
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.recompute.network.graph import AnyTape
 from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.tape import Tape
-from samebits.recompute.run.passes import Pass
 from samebits.recompute.run.profile import in_training, untouched
+from samebits.recompute.run.walk import begin
 
 PICOSECONDS_PER_NANOSECOND = 1000
 
@@ -42,7 +42,7 @@ def shortest(action: Callable[[], Any], seconds: float) -> int:
 
 
 def measured_times(
-    tape: Tape, network: PassNetwork, example: Tensor, repeats: int = 10
+    tape: AnyTape, network: PassNetwork, example: Tensor, repeats: int = 10
 ) -> list[int]:
     """Picoseconds of every sub-layer's forward pass, the shortest of `repeats`; 0 for the input.
 
@@ -53,7 +53,7 @@ def measured_times(
     with untouched(tape.model):
         in_training(tape.model)
         for _ in range(repeats):
-            state = Pass(tape, network, frozenset())
+            state = begin(tape, network, frozenset())
             state.start(example, example.requires_grad)
             for index in range(1, len(tape.calls)):
                 start = clock()

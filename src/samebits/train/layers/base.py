@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,12 @@ def named_by(error: RangeError | UnsupportedError, where: str) -> RangeError | U
     """The error with the layer before its words, unless they name one already."""
     text = str(error)
     return type(error)(text if not where or text.startswith("layer '") else f"{where}: {text}")
+
+
+def layer_in(where: str) -> tuple[str, str]:
+    """The path and the class of the layer of some words of `WHERE`; two empty texts for none."""
+    found = re.fullmatch(r"layer '(.*)' \((\w+)\)", where)
+    return ("", "") if found is None else (found[1], found[2])
 
 
 class Holder(nn.Module):

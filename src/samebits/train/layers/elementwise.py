@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -83,19 +80,6 @@ class LogSoftmaxLayer(SoftmaxLayer):
             return log_softmax(x, self.dim)  # type: ignore[arg-type]
 
 
-_REPLAYED: ContextVar[bool] = ContextVar("replayed", default=False)
-
-
-@contextlib.contextmanager
-def replayed() -> Iterator[None]:
-    """Say that dropouts are at the position of a first computation, which is done again."""
-    token = _REPLAYED.set(True)
-    try:
-        yield
-    finally:
-        _REPLAYED.reset(token)
-
-
 class Dropout(Layer):
     """Counter-based: the mask is a function of (seed, site, step, shard, call, element) alone.
 
@@ -118,13 +102,11 @@ class Dropout(Layer):
             return self.compute(as_decided(x, where))
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        if not self.training:
-            return x
-        mask = functools.partial(self._mask, self._call())
-        return pointwise.dropout(x, self.p, mask, self.draws(x))
+        return pointwise.dropout(x, self.p, self._mask, self.draws(x)) if self.training else x
 
-    def _mask(self, call: int) -> tuple[Pair, pointwise.Place]:
-        """Key and place of the mask of a call in the step and shard that it is now."""
+    def _mask(self) -> tuple[Pair, pointwise.Place]:
+        """Key and place of the mask of this call, which it counts."""
+        call = self._call()
         return (self.seed, self.site), (self.step, self.shard, call)
 
     def _call(self) -> int:
@@ -133,8 +115,8 @@ class Dropout(Layer):
         Gradient checkpointing of torch calls the layer again in a backward pass: the one call of a
         step has its mask again. Raises UnsupportedError where it is not known which call it was.
         """
-        if torch._C._current_graph_task_id() >= 0 and not _REPLAYED.get():
-            if self.p and (self.counting or self.calls != 1):
+        if torch._C._current_graph_task_id() >= 0:
+            if self.counting or self.calls != 1:
                 found = "no set_step" if self.counting else f"{self.calls} calls"
                 raise UnsupportedError(
                     "a dropout that is computed again in a backward pass: expected set_step before "

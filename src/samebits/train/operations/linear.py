@@ -16,7 +16,7 @@ from samebits.kernels import ConvShape, conv_shape
 from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operation import OperationCall, TrainingOperation, is_wanted
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import add
 from samebits.train.operations.broadcast import constant
 from samebits.train.operations.matmul import product
@@ -60,7 +60,7 @@ def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | 
     (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
     k, bits = kernels.of(g), weight.widths.gradients
     dx = dw = db = None
-    if call.wanted[0] and is_wanted("input"):
+    if call.wanted[0]:
         g16, exponent = for_input(g, e_g, e_w, bits)
         if isinstance(exponent, int):
             image, own = k.input_gradient(as_image(g16), as_kernel(w), shape, exponent, bits)
@@ -69,11 +69,11 @@ def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | 
             acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
             part = k.requantize(as_input(acc, codes), largest, exponent, bits)
             dx = BFPValue(*as_gradient(part))
-    if call.wanted[1] and is_wanted("weight"):
+    if call.wanted[1]:
         t, exponent = for_weight(g, e_g, e_x)
         exponent = exponent + by_channel(up, shape)
         dw = weight_gradient(as_image(t), as_image(codes), shape, w, exponent)
-    if call.wanted[2] and is_wanted("weight"):
+    if call.wanted[2]:
         db = bias_gradient(g, e_g)
     return dx, dw, db
 

@@ -39,7 +39,8 @@ def _products(a: BFPValue, b: BFPValue, transposed: bool) -> tuple[BFPValue, tup
     bits = max(a.layer_bits, b.layer_bits)
     u, v = _vectors(a, True, bits), _vectors(b, transposed, bits)
     folded = not transposed and b.by_rows and b.bits <= 8 and b.dim() != 4
-    saved = u.codes, v.codes, (u.exponent, v.exponent), (a.by_rows, b.by_rows), folded
+    rounded = None if a.bits <= 8 else u.codes, None if b.bits <= 8 else v.codes
+    saved = *rounded, (u.exponent, v.exponent), (a.by_rows, b.by_rows), folded
     if folded:
         u = _Operand(*_by_vectors(u.codes, u.exponent + v.exponent, bits))
         exponent = u.exponent
@@ -58,6 +59,8 @@ def _products_gradient(
     """As of Linear: a's gradient from 16-bit codes, b's from those of full width."""
     a, b, transposed = call.arguments
     u, v, (e_u, e_v), by_rows, folded = call.saved
+    u = _vectors(a, True, 8).codes if u is None else u
+    v = _vectors(b, transposed, 8).codes if v is None else v
     g, e_g = grad.resolved()
     g = g.reshape(len(u), u.shape[1], v.shape[1])
     e_g = _flat(e_g, grad.shape, len(u))
@@ -71,7 +74,7 @@ def _products_gradient(
     return da, db
 
 
-MAT_MUL = TrainingOperation("MatMul", _products, _products_gradient, saves=True)
+MAT_MUL = TrainingOperation("MatMul", _products, _products_gradient, reads=("8",), saves=True)
 
 
 def _sums_of_a(

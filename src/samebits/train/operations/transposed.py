@@ -16,7 +16,7 @@ from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair, pair
 from samebits.kernels.protocol import BITS
 from samebits.kernels.rows import Exponent, along_channels
 from samebits.spec import formats
-from samebits.train.operation import OperationCall, TrainingOperation, is_wanted
+from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.linear import as_kernel, check_parameters, sums_of
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines
@@ -54,17 +54,17 @@ def _transposed_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue 
     (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
     k, bits = kernels.of(g), weight.widths.gradients
     dx = dw = db = None
-    if call.wanted[0] and is_wanted("input"):
+    if call.wanted[0]:
         h, exponent = gradient_in(bits, g, e_g)
         acc = by_digits(h, lambda digit: k.conv(digit, as_kernel(w), shape)[0])
         part = requantized(acc, exponent + by_output(e_w, 4), bits)
         dx = BFPValue(*as_gradient(part))
-    if call.wanted[1] and is_wanted("weight"):
+    if call.wanted[1]:
         t, exponent = for_weight(g, e_g, e_x)
         rows = codes.to(torch.int16)
         acc = by_digits(t, lambda digit: k.conv_weight_grad(rows, digit, shape)[0])
         dw = of_weight(acc, k.largest_of(acc), w, _of_weights(exponent, up, shape))
-    if call.wanted[2] and is_wanted("weight"):
+    if call.wanted[2]:
         db = bias_gradient(g, e_g)
     return dx, dw, db
 

@@ -9,16 +9,17 @@ import torch
 
 from samebits.train.run.engine import Batch, Engine
 from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import BFPValue
 
 _STATE_KEYS = ("codes", "delayed", "exponent")
 
 
 def storages(value: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors inside containers and BFP tensors."""
+    """The plain tensors inside containers, BFP tensors and their values."""
     if isinstance(value, BFPTensor):
-        yield from (codes for codes, _ in value.parts)
-        if isinstance(value, BFPParameter):
-            yield value.delayed
+        yield from storages(value.value)
+    elif isinstance(value, BFPValue):
+        yield from value.held()
     elif isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

@@ -147,6 +147,11 @@ def _listening(recorder: Recorder | None) -> Iterator[None]:
         _LISTENING.reset(token)
 
 
+def is_heard() -> bool:
+    """Whether a recorder listens."""
+    return _LISTENING.get() is not None
+
+
 @contextlib.contextmanager
 def taken_over() -> Iterator[Recorder | None]:
     """The recorder that listens, if there is one: inside, it hears only what it is told."""

@@ -1,0 +1,175 @@
+"""A BFP model's forward pass as a tape: the operations of its training graph.
+
+The graph says what an operation reads, what its gradient reads, and what it keeps besides. So a
+plan of it needs no hooks: a value that is dropped is an operation that runs again before its
+reader.
+
+What a Linear or Conv2d gives has no width until somebody takes it. Here it is rounded at once to
+the 8 bits that layers take, unless somebody reads all 32 (`exact`); the operations that narrow it
+are then none.
+
+Example: Linear, ReLU, Linear are recorded as Products, Narrow, Relu, Products. Their tape is
+Products, Relu, Products, with the bfp8 of the first as its value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from torch import Tensor, nn
+
+from samebits.errors import UnsupportedError
+from samebits.recompute.network.tape import Tape, modes
+from samebits.recompute.network.trace import watched
+from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
+from samebits.train.layers.base import layer_in
+from samebits.train.operations.narrow import NARROW
+from samebits.train.recording import kind_of, traced
+from samebits.train.tensor import BFPParameter
+from samebits.train.value import BFPValue
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """An output of a step; that of step 0 is the model's input."""
+
+    step: int
+    output: int
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An operation of a tape.
+
+    name, kind: as messages show them: of the layer that asks for it, else of the operation
+    arguments:  places, parameters and constants
+    """
+
+    name: str
+    kind: str
+    node: TrainingNode | None = None
+    arguments: tuple[Any, ...] = ()
+
+    @functools.cached_property
+    def inputs(self) -> tuple[int, ...]:
+        """The distinct steps whose outputs it reads."""
+        return tuple(dict.fromkeys(a.step for a in self.arguments if type(a) is StepOutput))
+
+    @functools.cached_property
+    def targets(self) -> tuple[int, ...]:
+        """The distinct steps whose outputs it has a gradient of."""
+        wanted = zip(self.arguments, self.node.wanted if self.node else (), strict=False)
+        return tuple(dict.fromkeys(a.step for a, w in wanted if w and type(a) is StepOutput))
+
+    def needs(self, index: int) -> list[int]:
+        """The steps whose outputs its gradient reads; `index` is its own."""
+        if self.node is None or not self.node.wanted:
+            return []
+        given = zip(self.arguments, self.node.unread, strict=True)
+        own = [index] if "y" in self.node.operation.reads else []
+        return [a.step for a, unread in given if type(a) is StepOutput and unread is None] + own
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTape:
+    """The operations of a model, in the order of execution.
+
+    calls:  the computation of value i at index i; calls[0] stands for the input
+    result: the place that the model returns
+    exact:  the steps whose sums are needed as 32 bits
+    input_kind: all of an input but its codes
+    modes:  the model's modules, and which of them were in training mode when it was traced
+    """
+
+    model: nn.Module
+    graph: TrainingGraph
+    calls: tuple[Step, ...]
+    result: StepOutput
+    exact: frozenset[int]
+    input_kind: tuple[Any, ...]
+    modes: tuple[tuple[nn.Module, bool], ...]
+
+    @property
+    def output(self) -> int:
+        """The step whose value the model returns."""
+        return self.result.step
+
+    def parameters(self, index: int) -> list[BFPParameter]:
+        """Distinct trained parameters that a step reads."""
+        return [p for p in self.read_parameters(index) if p.requires_grad]
+
+    def read_parameters(self, index: int) -> list[BFPParameter]:
+        """Distinct parameters that a step reads."""
+        read = [a.index for a in self.calls[index].arguments if type(a) is Parameter]
+        return [self.graph.parameters[i] for i in dict.fromkeys(read)]
+
+
+AnyTape = Tape | GraphTape
+
+
+def trace_graph(model: nn.Module, example: Tensor) -> GraphTape:
+    """The tape of a BFP model for inputs like `example`, in the model's present mode.
+
+    Runs the model once; the caller keeps its state. Raises UnsupportedError where there can be no
+    graph, and where forward code has state of its own.
+    """
+    with watched(model):
+        try:
+            graph, values = traced(model, example)
+        except UnsupportedError as error:
+            words = f"{type(model).__name__}: {error}; train without a plan"
+            raise UnsupportedError(words) from None
+    return _tape(model, graph, values, kind_of(example))
+
+
+def _tape(
+    model: nn.Module, graph: TrainingGraph, values: Sequence[Any], kind: tuple[Any, ...]
+) -> GraphTape:
+    """The tape of a graph, without the operations that narrow what is narrow already."""
+    sums = [value.sums if isinstance(value, BFPValue) else None for value in values]
+    last = sums[graph.output]
+    is_open = [
+        s is not None and not (s.read or s is last) and type(value) is BFPValue
+        for s, value in zip(sums, values, strict=True)
+    ]
+    places = {0: StepOutput(0, 0)}
+    calls, exact = [Step("input", "input")], set()
+    for node in graph.instructions:
+        arguments = tuple(places[a.index] if type(a) is Slot else a for a in node.arguments)
+        given = node.arguments[0]
+        if node.operation is NARROW and type(given) is Slot and is_open[given.index]:
+            places[node.outputs[0]] = arguments[0]
+            continue
+        if sums[node.outputs[0]] is not None and not is_open[node.outputs[0]]:
+            exact.add(len(calls))
+        places.update((slot, StepOutput(len(calls), at)) for at, slot in enumerate(node.outputs))
+        calls.append(Step("", "", node, arguments))
+    named = (calls[0], *_named(calls[1:]))
+    return GraphTape(
+        model, graph, named, places[graph.output], frozenset(exact), kind, modes(model)
+    )
+
+
+def _named(calls: Sequence[Step]) -> list[Step]:
+    """Steps by the layers that ask for them.
+
+    A step alone in its layer, and each that reads a parameter, is of the layer's kind.
+    """
+    found: list[Step] = []
+    counts: Counter[str] = Counter()
+    for where, group in groupby(calls, lambda step: step.node.where if step.node else ""):
+        steps, (path, layer) = list(group), layer_in(where)
+        for step in steps:
+            assert step.node is not None
+            own = len(steps) == 1 or any(type(a) is Parameter for a in step.arguments)
+            kind = layer if layer and own else step.node.operation.name
+            name = path or kind
+            counts[name] += 1
+            unique = name if counts[name] == 1 else f"{name}#{counts[name]}"
+            found.append(replace(step, name=unique, kind=kind))
+    return found
