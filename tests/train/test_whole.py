@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from samebits import kernels
+from samebits.errors import NonFiniteError, RangeError, UnsupportedError
 from samebits.kernels.routine import NotRecordableError
 from samebits.train import convert, cross_entropy, model_input
 from samebits.train.architectures import build, initialise
 from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
 from samebits.train.routines import state_of
+from samebits.train.run.checkpoint import parameter_sha256
+from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.value import same_parts
 from samebits.train.whole import record_step
 
@@ -126,3 +131,130 @@ def test_other_kinds_of_batches_are_not_recorded():
     for batch in ((images.double(), target), (images, target.double())):
         with pytest.raises(NotRecordableError):
             record_step(graph, batch, weights, 8)
+
+
+# --- engines ----------------------------------------------------------------------------------
+
+SETTINGS = OptimizerSettings("adam", 0.02, 0.0, False, 0.001, seed=0, rounding="stochastic")
+
+
+def engines(shards=1, settings=SETTINGS):
+    """Two engines of one model: the second makes its steps by modules."""
+    model, shape = NETS["cnn"]()
+    initialise(model, 1)
+    both = [BfpEngine(copy.deepcopy(model), settings, shards, seed=3) for _ in range(2)]
+    both[1]._graphed, both[1]._record = both[1].model, lambda batch: None
+    return both, shape
+
+
+def state(engine):
+    """All that a checkpoint holds of an engine."""
+    moments = engine.optimizer.state_dict()["state"].values()
+    stored = [v.tolist() if isinstance(v, torch.Tensor) else v for s in moments for v in s.values()]
+    return parameter_sha256(engine.model.state_dict()), stored
+
+
+def made(engine):
+    """Whether a step is recorded."""
+    return bool(engine._recorded) and all(step is not None for step in engine._recorded.values())
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_a_run_does_between_steps_counts(shards):
+    """Rates that change, evaluation, batches of two sizes, a loaded optimizer and model."""
+    (found, wanted), shape = engines(shards)
+    for step in range(14):
+        batch = drawn(shape, step % 3, samples=12 if step % 4 == 3 else 6)
+        losses = [engine.step(batch, 0.02 / (1 + step), step) for engine in (found, wanted)]
+        assert losses[0] == losses[1]
+        if step == 6:
+            outputs = [engine.logits(batch[0]) for engine in (found, wanted)]
+            assert torch.equal(*outputs)
+        if step == 9:
+            for engine in (found, wanted):
+                engine.optimizer.load_state_dict(copy.deepcopy(engine.optimizer.state_dict()))
+                engine.model.load_state_dict(copy.deepcopy(engine.model.state_dict()))
+        assert state(found) == state(wanted)
+    assert made(found)
+    assert len(found._recorded) == 2
+
+
+def test_a_step_whose_update_fails_leaves_weights_and_moments():
+    (found, wanted), shape = engines()
+    for step in range(5):
+        for engine in (found, wanted):
+            engine.step(drawn(shape, step), 0.02, step)
+    assert made(found)
+    for engine in (found, wanted):
+        with pytest.raises(RangeError, match=r"parameter '.*': "):
+            engine.step(drawn(shape, 5), 2.0**140, 5)
+    assert state(found) == state(wanted)
+
+
+def test_whoever_changes_the_model_is_heard():
+    (found, wanted), shape = engines()
+    for step in range(9):
+        if step == 5:
+            for engine in (found, wanted):
+                norm = next(m for m in engine.model.modules() if hasattr(m, "momentum"))
+                norm.momentum = 0.5
+        if step == 7:
+            for engine in (found, wanted):
+                next(iter(engine.model.parameters())).requires_grad_(False)
+        for engine in (found, wanted):
+            engine.step(drawn(shape, step), 0.02, step)
+        assert state(found) == state(wanted)
+
+
+def test_a_bad_batch_is_the_error_of_the_parts():
+    (found, wanted), shape = engines()
+    for step in range(5):
+        for engine in (found, wanted):
+            engine.step(drawn(shape, step), 0.02, step)
+    images, target = drawn(shape, 5)
+    target[1] = 7
+    for engine in (found, wanted):
+        with pytest.raises(UnsupportedError, match="found 0 to 7"):
+            engine.step((images, target), 0.02, 5)
+    images[2] = torch.nan
+    for engine in (found, wanted):
+        with pytest.raises(NonFiniteError, match="found nan at index"):
+            engine.step((images, torch.zeros_like(target)), 0.02, 5)
+    assert state(found) == state(wanted)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(SETTINGS, clip_norm=0.5),
+        replace(SETTINGS, clip_value=0.5),
+        replace(SETTINGS, name="sgd", momentum=0.9, nesterov=True),
+        replace(SETTINGS, name="adamw", rounding="nearest"),
+    ],
+    ids=["norm", "value", "sgd", "adamw"],
+)
+def test_options_of_the_optimizer_hold(settings):
+    (found, wanted), shape = engines(settings=settings)
+    for step in range(6):
+        for engine in (found, wanted):
+            engine.step(drawn(shape, step), 0.02, step)
+        assert state(found) == state(wanted)
+    assert made(found) == (settings.clip_norm is None and settings.clip_value is None)
+
+
+def test_a_step_takes_fifty_python_calls_whatever_the_depth():
+    counts = []
+    for name in ("lines", "cnn", "resnet8"):
+        model, shape = NETS[name]()
+        initialise(model, 1)
+        engine = BfpEngine(model, SETTINGS, 1, seed=3)
+        for step in range(5):
+            engine.step(drawn(shape, step), 0.02, step)
+        assert made(engine)
+        calls, batch = [], drawn(shape, 5)
+        sys.setprofile(lambda frame, event, argument, calls=calls: calls.append(event))
+        engine.step(batch, 0.02, 5)
+        sys.setprofile(None)
+        counts.append(sum(event in ("call", "c_call") for event in calls) - 1)  # of setprofile
+    assert max(counts) <= 50
+    assert len(set(counts)) == 1
