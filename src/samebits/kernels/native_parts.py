@@ -28,7 +28,7 @@ from samebits.kernels.memory import (
     like,
     pointer,
 )
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -138,6 +138,25 @@ class NativeParts(Eager):
         out = torch.empty_like(order, dtype=I32)
         places = (words, len(sides), n, pointer(out, n, I32), own, _threads())
         self._run(self._c.samebits_resolve, *places)
+        return out, own[0]
+
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+        """Which parts are zeros alone, and do not count, is found in C."""
+        sides, first = [(codes.contiguous(), e) for codes, e in parts], parts[0][0]
+        count, n, own = len(sides), first.numel(), self._out()
+        words = [
+            word
+            for codes, e in sides
+            for word in (
+                self._address(pointer(codes, n, *CODES)),
+                BITS[codes.dtype],
+                self._at(e),
+            )
+        ]
+        out = first.new_empty((count, *first.shape), dtype=CODE_TYPE[bits])
+        place = (pointer(out, count * n, *CODES), BITS_OF[out.dtype], own, _threads())
+        of_parts = (self._words(words), count, n, room)
+        self._run(self._c.samebits_stacked, *of_parts, *place)
         return out, own[0]
 
 
