@@ -169,8 +169,8 @@ def test_a_sequence_reversed_is_the_other_direction(realisation: str) -> None:
 
 
 def test_what_is_kept_for_the_backward_pass() -> None:
-    """x and h take one byte an element, c two, and the exponent of c in a step eight; nothing else but
-    the parameters is kept."""
+    """x and h take one byte an element, c two, and its exponents eight a step; nothing else but the
+    parameters is kept."""
     steps, n, features, hidden = 12, 4, 10, 16
     twin = convert(lstm(features, hidden))
     kept: list[Tensor] = []
