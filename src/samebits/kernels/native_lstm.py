@@ -26,7 +26,7 @@ _threads = torch.get_num_threads
 class NativeLSTM(NativeVectors):
     """The part of `Native` that is LSTM layers."""
 
-    def lstm(self, layer: LSTMLayer) -> LSTMStates:
+    def lstm(self, layer: LSTMLayer) -> LSTMStates | None:
         words, kept = self._layer(layer)
         steps, n, units = _sizes(layer)
         x, size, last = layer.products[0], n * units, self._out()
@@ -47,7 +47,7 @@ class NativeLSTM(NativeVectors):
         at_last: WholePart | None,
         bits: int,
         wanted: tuple[bool, bool],
-    ) -> LSTMGradients:
+    ) -> LSTMGradients | None:
         """One call, which needs the gates of two steps at a time."""
         words, kept = self._layer(layer)
         steps, n, units = _sizes(layer)
