@@ -37,7 +37,7 @@ from samebits.kernels.memory import I8, I16, I32, I64, pointer, word_pointer
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.native import Native
 from samebits.kernels.optimize import Entry, GradientCells, Roster, StepGradients, StepOptions
-from samebits.kernels.protocol import CellStep, Gradient, Kernels, SGDTerms, Term
+from samebits.kernels.protocol import Gradient, Kernels, LSTMLayer, LSTMStates, SGDTerms, Term
 from samebits.kernels.tables import Tables
 
 ROOMS = ("kernels", "train", "numerics")
@@ -104,8 +104,15 @@ def update(*shape: int) -> Update:
     return Update(moments(*shape), 32768, -78, Draw(1, 2, 3))
 
 
-def cell() -> CellStep:
-    return CellStep(codes(I16, *GATES), codes(I16, *CELL), 1, codes(I16, *TABLE))
+def lstm_layer() -> LSTMLayer:
+    return LSTMLayer(
+        *((codes(I32, 2, 3, 8), -9), (codes(I8, 8, 2), -7), (state(8), state(8))),
+        *((codes(I8, 3, 2), -7), (codes(I16, 3, 2), -15), False, codes(I16, 2, 65535)),
+    )
+
+
+def lstm_states() -> LSTMStates:
+    return LSTMStates(codes(I8, 2, 3, 2), codes(I16, 2, 3, 2), codes(I64, 2, high=3), 0)
 
 
 def state(channels: int) -> tuple[Tensor, Tensor, int]:
@@ -120,7 +127,6 @@ def tables() -> Tables:
 CONV = conv_shape((2, 3, 5, 5), (4, 3, 3, 3))
 DEPTHWISE = conv_shape((2, 4, 5, 5), (4, 1, 3, 3), groups=4)
 WINDOW = Window((2, 2), (2, 2), (0, 0))
-GATES, CELL, TABLE = (3, 8), (3, 2), (2, 65535)
 BY_ROWS = torch.tensor([[-1], [0], [2]])
 
 # Operands of every operation that its C takes.
@@ -136,6 +142,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "resolve": lambda: ([(codes(I32, 3, 4), 0), (codes(I16, 3, 4), -1)],),
         "requantize": lambda: (codes(I64, 3, 4, high=900), 900, -3, 8),
         "shorten": lambda: (codes(I64, 3, 4, high=1 << 40), 1 << 40, -3),
+        "stacked": lambda: ([(codes(I32, 3, 4), 0), (codes(I16, 3, 4), -1)], 32, 0),
         "conv": lambda: (codes(I8, 2, 3, 5, 5), codes(I8, 4, 3, 3, 3), CONV),
         "conv depthwise": lambda: (codes(I8, 2, 4, 5, 5), codes(I8, 4, 1, 3, 3), DEPTHWISE),
         "conv product": lambda: (
@@ -205,18 +212,10 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
             *(codes(I8, 3, 6), codes(I16, 3, 6), BY_ROWS - 9, update(3, 6), 127),
         ),
         "block_sums": lambda: (positive(torch.uint8, 5000), codes(I32, 1024)),
-        "lstm_gates": lambda: (
-            *(codes(I32, *GATES), codes(I32, 3, 8), codes(I64, 8), (0, -1, -2)),
-            codes(I16, *TABLE),
-        ),
-        "lstm_state_sum": lambda: (codes(I16, *GATES), codes(I16, *CELL), (-3, -4)),
-        "lstm_hidden": lambda: (cell(),),
-        "lstm_hidden_grad_sum": lambda: (codes(I16, *CELL), codes(I64, *CELL), (0, -1)),
-        "lstm_state_grad_sum": lambda: (
-            *(codes(I16, *CELL), cell(), (codes(I16, *CELL), codes(I16, *GATES)), (-9, -9)),
-        ),
-        "lstm_gate_grads": lambda: (
-            *(codes(I16, *CELL), codes(I16, *CELL), cell(), codes(I16, *CELL), (-9, -9, -9, -9)),
+        "lstm": lambda: (lstm_layer(),),
+        "lstm_gradient": lambda: (
+            *(lstm_layer(), lstm_states(), (codes(I32, 2, 3, 2), -9), (codes(I16, 3, 2), -9)),
+            *(16, (True, True)),
         ),
     }.items()
 }

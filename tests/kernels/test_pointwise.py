@@ -319,6 +319,24 @@ def test_a_clip_value_at_every_exponent(k, clip):
         assert torch.equal(k.relu_grad(g, y, torch.tensor([[exponent]]), clip), kept), exponent
 
 
+@pytest.mark.parametrize("room", [0, 15])
+@pytest.mark.parametrize("zeros", range(8))
+def test_stacked(k, zeros, room, threads):
+    """Zeros do not count, whatever their exponent; what is far below the largest is rounded."""
+    for kinds, exponents in itertools.product(
+        itertools.product((8, 16), repeat=3), ((0, 0, 0), (5, -3, 1), (-40, 0, 60), (90, 100, -99))
+    ):
+        parts = [
+            (codes((3, 5), formats.CODE_MAX[bits], bits, bits + i) * (not zeros >> i & 1), e)
+            for i, (bits, e) in enumerate(zip(kinds, exponents, strict=True))
+        ]
+        live = [e for v, e in parts if any(flat(v))]
+        own = max(live) - room if live else -128
+        expected = [formats.scaled(c, min(e - own, room)) for v, e in parts for c in flat(v)]
+        for bits in (32, 16) if room == 0 else (32,):
+            same_codes(k.stacked(parts, bits, room), (expected, own), kinds, exponents)
+
+
 def tables(limit: int, seed: int) -> tuple[Tables, list[int]]:
     """Entries up to `limit`, of exponent 2 * e + 1 at the exponent e of the codes."""
     entries = flat(codes((255,), max(limit, 1), 32, seed) * min(limit, 1))

@@ -12,7 +12,7 @@ from torch import nn
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train import convert, cross_entropy, model_input, routines
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import SequenceClassifier, build, initialise
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Walks, called
 from samebits.train.operation import TrainingOperation
@@ -48,6 +48,7 @@ NETS = {
         ),
         (6,),
     ),
+    "lstm": lambda: (SequenceClassifier(6, 5, 7, 1), (4, 6)),
     **{
         name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
         for name, shape in (

@@ -30,16 +30,13 @@ from samebits.kernels.norm import BatchNorms, per_channel
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     CODE_TYPE,
-    GATE_EXPONENT,
     HASH_BLOCK,
-    HIDDEN_EXPONENT,
-    Q_GATE,
-    CellStep,
     Entropy,
-    GateShifts,
+    LSTMGradients,
+    LSTMLayer,
+    LSTMStates,
     Part,
     SGDTerms,
-    Shifts,
     Sum,
     WholePart,
 )
@@ -51,7 +48,6 @@ from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
 from samebits.spec.training.optimizer import SUM_BITS
 
-ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 SQUARES = 1 << 20  # elements whose squares are added at a time
 
 
@@ -158,6 +154,12 @@ class Eager(BatchNorms):
         for codes, e in live[1:]:
             total = total + self.scale(codes, e - exponent)
         return self.shorten(total, self.largest_of(total), exponent)
+
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+        live = [int(e) for codes, e in parts if bool(codes.any())]
+        own = max(live) - room if live else formats.EXPONENT_MIN
+        scaled = (self.scale_to(codes, min(int(e) - own, room), bits) for codes, e in parts)
+        return torch.stack(list(scaled)), own
 
     # --- convolution and matrix product -----------------------------------------------------
 
@@ -428,72 +430,22 @@ class Eager(BatchNorms):
         words = (rows + keys.view(2, 512)).long() & 0xFFFFFFFF
         return (words[:, 0] * words[:, 1]).sum(1)
 
-    # --- the cell of an LSTM ----------------------------------------------------------------
+    # --- LSTM layers ------------------------------------------------------------------------
 
-    def lstm_gates(
+    def lstm(self, layer: LSTMLayer) -> LSTMStates | None:
+        """Torch goes step by step."""
+        return None
+
+    def lstm_gradient(
         self,
-        acc_x: Tensor,
-        acc_h: Tensor | None,
-        bias: Tensor | None,
-        shifts: tuple[Exponent, Exponent, Exponent],
-        lookup: Tensor,
-    ) -> Tensor:
-        """The sum saturated to the tables' range, then looked up gate by gate."""
-        total = self.scale(acc_x, shifts[0])
-        if acc_h is not None:
-            total = total + self.scale(acc_h, shifts[1])
-        if bias is not None:
-            total = total + bias
-        index = self.saturated(total, shifts[2], Q_GATE) + Q_GATE
-        i, f, g, o = index.chunk(4, 1)
-        sigmoid, tanh = lookup
-        return torch.cat([sigmoid[i], sigmoid[f], tanh[g], sigmoid[o]], 1)
-
-    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: Shifts) -> Sum:
-        i, f, g, _ = gates.long().chunk(4, 1)
-        acc = self.scale(i * g, shifts[1])
-        return self._sum(acc if before is None else acc + self.scale(f * before, shifts[0]))
-
-    def lstm_hidden(self, cell: CellStep) -> Tensor:
-        product = cell.gates.chunk(4, 1)[3].long() * self._state_tanh(cell)
-        exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
-        return self.saturated(product, exponent, formats.Q8).to(torch.int8)
-
-    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: Shifts) -> Sum:
-        acc = self.scale(g, shifts[0])
-        return self._sum(acc if back is None else acc + self.scale(back, shifts[1]))
-
-    def lstm_state_grad_sum(
-        self, dh: Tensor, cell: CellStep, later: tuple[Tensor, Tensor] | None, shifts: Shifts
-    ) -> Sum:
-        """The derivative of tanh is 1 - u * u, at the exponent -30 of gate values squared."""
-        o, u = cell.gates.chunk(4, 1)[3].long(), self._state_tanh(cell)
-        acc = self.scale(dh * o * (ONE_SQUARED - u * u), shifts[0])
-        if later is not None:
-            dc, after = later
-            acc = acc + self.scale(dc.long() * after.chunk(4, 1)[1], shifts[1])
-        return self._sum(acc)
-
-    def lstm_gate_grads(
-        self, dh: Tensor, dc: Tensor, cell: CellStep, before: Tensor | None, shifts: GateShifts
-    ) -> Sum:
-        """Derivatives from the gates themselves: s * (1 - s) of a sigmoid, 1 - t * t of tanh."""
-        i, f, g, o = cell.gates.long().chunk(4, 1)
-        u = self._state_tanh(cell)
-        past = torch.zeros_like(cell.c) if before is None else before
-        parts = (
-            dc * g * (i * (ONE - i)),
-            dc * past.long() * (f * (ONE - f)),
-            dc * i * (ONE_SQUARED - g * g),
-            dh * u * (o * (ONE - o)),
-        )
-        return self._sum(
-            torch.cat([self.scale(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
-        )
-
-    def _state_tanh(self, cell: CellStep) -> Tensor:
-        """u of a cell state, int64 [n, H]."""
-        return cell.lookup[1][self.saturated(cell.c, cell.shift, Q_GATE) + Q_GATE].long()
+        layer: LSTMLayer,
+        states: LSTMStates,
+        grad: WholePart | None,
+        at_last: WholePart | None,
+        bits: int,
+        wanted: tuple[bool, bool],
+    ) -> LSTMGradients | None:
+        return None
 
     def _sum(self, acc: Tensor) -> Sum:
         return acc, self.largest_of(acc)

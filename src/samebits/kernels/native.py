@@ -242,7 +242,7 @@ class Native(NativePools):
     # --- tables ------------------------------------------------------------------------------
 
     def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
-        """What is recorded has been met before, and C says where an exponent was not."""
+        """In a routine C says where an exponent has no table yet."""
         x, n = dense(x), x.numel()
         y, own = torch.empty_like(x), self._out()
         of_tables = self._tables(tables, exponent)

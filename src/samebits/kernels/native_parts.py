@@ -159,6 +159,25 @@ class NativeParts(Eager):
         self._run(self._c.samebits_resolve, *places)
         return out, own[0]
 
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+        """Which parts are zeros alone, and do not count, is found in C."""
+        sides, first = [(codes.contiguous(), e) for codes, e in parts], parts[0][0]
+        count, n, own = len(sides), first.numel(), self._out()
+        words = [
+            word
+            for codes, e in sides
+            for word in (
+                self._address(pointer(codes, n, *CODES)),
+                BITS[codes.dtype],
+                self._at(e),
+            )
+        ]
+        out = first.new_empty((count, *first.shape), dtype=CODE_TYPE[bits])
+        place = (pointer(out, count * n, *CODES), BITS_OF[out.dtype], own, _threads())
+        of_parts = (self._words(words), count, n, room)
+        self._run(self._c.samebits_stacked, *of_parts, *place)
+        return out, own[0]
+
 
 def sums(v: Tensor) -> Tensor:
     """v as dense int32 or int64, in its order if it is dense."""

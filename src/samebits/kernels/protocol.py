@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -50,17 +50,14 @@ from samebits.kernels.geometry import ConvShape, Window
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.rows import Exponent
+from samebits.kernels.tables import Tables
 from samebits.spec.formats import CODE_MAX
-
-if TYPE_CHECKING:
-    from samebits.kernels.tables import Tables
 
 Part = tuple[Tensor, Exponent]  # codes and their exponent
 WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
 State = tuple[Tensor, Tensor, int]  # W and A of a weight, and the exponent of their joint value
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
 Shifts = tuple[Exponent, Exponent]
-GateShifts = tuple[Exponent, Exponent, Exponent, Exponent]
 CODE_TYPE = {
     bits: torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
     for bits in CODE_MAX
@@ -84,15 +81,45 @@ class Term:
     largest: int
 
 
-class CellStep(NamedTuple):
-    """A step of an LSTM: gates int16 [n, 4H], its cell state c int16 [n, H], and the tables that
-    u, the tanh of c, is looked up in at c * 2**shift.
+class LSTMLayer(NamedTuple):
+    """An LSTM layer in one direction, and what its passes over T steps of N samples are given.
+
+    products: sums of x with its weight, int32 [T, N, 4H]: gates in the order i, f, g, o
+    weight:   of h, int8 [4H, H]
+    biases:   at most two, [4H]
+    h, c:     before the first step, int8 and int16 [N, H]; None: zero
+    reverse:  whether the last step comes first
+    lookup:   int16 [2, 65535], the sigmoid and tanh of the arguments -32767..32767
     """
 
-    gates: Tensor
-    c: Tensor
-    shift: Exponent
+    products: Part
+    weight: Part
+    biases: tuple[State, ...]
+    h: Part | None
+    c: Part | None
+    reverse: bool
     lookup: Tensor
+
+
+class LSTMStates(NamedTuple):
+    """h int8 and c int16 of all steps, [T, N, H]; the exponents of c, int64 [T] on the CPU, and
+    that of the last.
+    """
+
+    h: Tensor
+    c: Tensor
+    exponents: Tensor
+    last: int
+
+
+class LSTMGradients(NamedTuple):
+    """d: of the pre-activations, bfp32 [T, N, 4H]; past: h before every step, int8 [T, N, H];
+    first: of h and c before the first step, bfp32 [N, H], where they are wanted.
+    """
+
+    d: WholePart
+    past: WholePart
+    first: tuple[WholePart | None, WholePart | None]
 
 
 class Entropy(NamedTuple):
@@ -197,6 +224,13 @@ class Kernels(Protocol):
 
         One part is returned as it is; the sum of several is bfp32. Each part is rounded to the
         common exponent, the sum is exact and then shortened: the order of the parts is free.
+        """
+
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+        """Codes of one shape, each with an exponent, one after the other as codes of `bits`.
+
+        Their exponent is the largest of those that are not all zero, less `room`: those that are
+        more than `room` below it are rounded. All zeros have the exponent -128.
         """
 
     # --- convolution and matrix product -----------------------------------------------------
@@ -494,49 +528,24 @@ class Kernels(Protocol):
         2**64. NH of J. Black et al., "UMAC: Fast and Secure Message Authentication", CRYPTO 1999.
         """
 
-    # --- the cell of an LSTM (5 and 7) ------------------------------------------------------
-    #
-    # n samples (or steps times samples), H units: gates are in the order i, f, g, o; `lookup` is
-    # int16 [2, 65535], the sigmoid and tanh of the arguments -32767..32767. Shifts are differences
-    # of exponents; the caller has chosen them so that left shifts fit int64.
+    # --- LSTM layers (5 and 7) --------------------------------------------------------------
 
-    def lstm_gates(
+    def lstm(self, layer: LSTMLayer) -> LSTMStates | None:
+        """The states of all steps; None where the realisation has no such pass.
+
+        All exponents are integers; so they are in the gradients.
+        """
+
+    def lstm_gradient(
         self,
-        acc_x: Tensor,
-        acc_h: Tensor | None,
-        bias: Tensor | None,
-        shifts: tuple[Exponent, Exponent, Exponent],
-        lookup: Tensor,
-    ) -> Tensor:
-        """i, f, g, o of pre-activations: sums acc_x, acc_h [n, 4H], bias int64 [4H].
+        layer: LSTMLayer,
+        states: LSTMStates,
+        grad: WholePart | None,
+        at_last: WholePart | None,
+        bits: int,
+        wanted: tuple[bool, bool],
+    ) -> LSTMGradients | None:
+        """The gradients from that of h, [T, N, H], and of the last c; None as above.
 
-        shifts: of acc_x and of acc_h to the grid of the sum, on which the bias lies, and of the sum
-        to the tables' argument, which saturates at 32767. Each shift rounds.
-        """
-
-    def lstm_state_sum(self, gates: Tensor, before: Tensor | None, shifts: Shifts) -> Sum:
-        """f * c + i * g, int64 [n, H], each shifted and rounded; c of the step before (None: 0)."""
-
-    def lstm_hidden(self, cell: CellStep) -> Tensor:
-        """h = o * u rounded to the exponent -7 and saturated at 127, int8 [n, H]."""
-
-    def lstm_hidden_grad_sum(self, g: Tensor, back: Tensor | None, shifts: Shifts) -> Sum:
-        """The gradient of h from outside (16 or 32 bits), and from the next step (None: 0)."""
-
-    def lstm_state_grad_sum(
-        self, dh: Tensor, cell: CellStep, later: tuple[Tensor, Tensor] | None, shifts: Shifts
-    ) -> Sum:
-        """The gradient of c through h, dh * o * (2**30 - u * u), and through time, int64 [n, H].
-
-        later: dc and gates of the next step, which add dc * f. dh, dc int16. Below 2**60 before the
-        shifts: 2**15 * 2**15 * 2**30.
-        """
-
-    def lstm_gate_grads(
-        self, dh: Tensor, dc: Tensor, cell: CellStep, before: Tensor | None, shifts: GateShifts
-    ) -> Sum:
-        """The gradients of the pre-activations, int64 [n, 4H]; before: c of the step before.
-
-        dc * g * i * (2**15 - i), dc * before * f * (2**15 - f), dc * i * (2**30 - g * g) and
-        dh * u * o * (2**15 - o), below 2**60, each with a shift of its own.
+        bits: of D where it meets the weight; wanted: whether those of the first h and c are.
         """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from samebits.kernels.protocol import WholePart
 from samebits.spec import formats
 
 Entries = tuple[Sequence[int], int]  # of the codes -127 to 127, and their exponent
@@ -40,7 +40,7 @@ class Tables:
         self.exponents[at] = own
         self._met.add(exponent)
 
-    def at(self, exponent: int) -> WholePart:
+    def at(self, exponent: int) -> tuple[Tensor, int]:
         """The entries of an exponent, int32 [256], and their own exponent."""
         self.meet(exponent)
         at = exponent - formats.EXPONENT_MIN

@@ -157,6 +157,29 @@ int samebits_are_classes(const int64_t *target, int64_t n, int64_t classes) {
     return wrong ? OUT_OF_RANGE : FINE;
 }
 
+/* Codes of parts of n integers each, one after the other as codes of `to` bits, at the largest
+ * exponent of those that are not all zero, less `room`; those further below are rounded. parts: as
+ * in `samebits_resolve`, but of 8 to 32 bits. */
+void samebits_stacked(const int64_t *parts, int64_t count, int64_t n, int64_t room, void *codes,
+                      int to, int64_t *own, int threads) {
+    int64_t top = INT64_MIN;
+    for (int64_t k = 0; k < count; k++) {
+        const void *v = (const void *)(intptr_t)parts[3 * k];
+        int64_t exponent = *(const int64_t *)(intptr_t)parts[3 * k + 2];
+        if (exponent > top && largest_of(v, (int)parts[3 * k + 1], n, threads) > 0) top = exponent;
+    }
+    *own = top == INT64_MIN ? EXPONENT_MIN : top - room;
+    for (int64_t k = 0; k < count; k++) {
+        const void *v = (const void *)(intptr_t)parts[3 * k];
+        int64_t exponent = *(const int64_t *)(intptr_t)parts[3 * k + 2];
+        Shift s = shift_by(SAMEBITS_MIN(exponent - *own, room));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t code = read_integer(v, (int)parts[3 * k + 1], i);
+            write_integer(codes, to, k * n + i, scale64(code, s));
+        }
+    }
+}
+
 /* --- products (5 and 7) ---------------------------------------------------------------------- */
 
 static int is_depthwise(const Conv *s) {

@@ -25,6 +25,10 @@ void samebits_scale_i64_i32(const int64_t *v, int64_t n, int64_t by, int32_t *ou
 int samebits_requantize(const void *acc, int type, int64_t n, const int64_t *largest,
                         const int64_t *exponent, int bits, void *codes, int to, int64_t *own,
                         int threads);
+void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *largest,
+                      const int64_t *exponent, int32_t *codes, int64_t *own, int threads);
+int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
+                      int64_t *largest, int threads);
 int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
                           int32_t *out, int threads);
 int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t co, int64_t ci,

@@ -275,7 +275,7 @@ def chosen(*arguments: object) -> tuple[BFPValue, int | None]:
     That is the largest of the steps' cell states that are not all zero, None if all are.
     """
     run = unrolled(*arguments)  # type: ignore[arg-type]
-    return run.output, _largest(list(zip(run.c, run.e_c, strict=True)))
+    return run.output, _largest(run.cells)
 
 
 def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[BFPValue, int | None]:

@@ -1,24 +1,26 @@
 """LSTM layers: backpropagation through time with exact sums (docs/spec/training.md 5 and 7).
 
-The pre-activations of all steps are computed again from x and h in one product each.
+The pre-activations of all steps are computed again from x and h in the backward pass. Kernels may
+have a pass over all steps (`kernels.protocol.LSTMLayer`); what follows here goes step by step, on
+any device and for exponents by rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.kernels import Kernels
 from samebits.kernels.protocol import (
-    ARGUMENT_EXPONENT,
     GATE_EXPONENT,
     HIDDEN_EXPONENT,
-    CellStep,
+    LSTMLayer,
+    LSTMStates,
     Part,
 )
 from samebits.kernels.rows import Exponent, maximum
@@ -27,19 +29,29 @@ from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.products import by_output, check_kind
 from samebits.train.operations.recurrent import (
+    ONE,
+    ONE_SQUARED,
     Gradients,
     at_one_exponent,
     back_product,
     check_sequence,
     check_state,
     first_state,
+    looked_up,
     order_of,
     own_exponent,
     row_product,
     tables,
 )
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import SUM_BITS, BFPValue, Weight, bfp32, combined, requantized
+from samebits.train.value import (
+    BFPValue,
+    Term,
+    Weight,
+    bfp32,
+    combined,
+    requantized,
+)
 
 
 def _forward(
@@ -55,127 +67,115 @@ def _forward(
     """One layer in one direction, [T, N, I] -> [T, N, H], and c after the last step, [N, H].
 
     `reverse` takes the last step first. h, c [N, H]: before it. Saves x and h in one byte an
-    element and c in two; the gates are computed again.
+    element and c in two, and its exponents; the gates are computed again.
     """
     check_kind(x, weight_ih)
     run = unrolled(x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, h, c)
-    (h_0, e_h), (c_0, e_first) = run.first
-    end = order_of(len(run.c), reverse)[-1]
-    saved = (run.c, run.e_c, h_0, e_h, c_0, e_first, run.grid, run.first_grid)
-    return (run.output, BFPValue(run.c[end], run.e_c[end])), saved
+    none: tuple[None, None] = (None, None)
+    saved = (run.c, run.e_c, *(run.layer.h or none), *(run.layer.c or none))
+    return (run.output, run.last), saved
 
 
 def _gradient(
     call: OperationCall, grad: BFPValue | None, at_last: BFPValue | None
 ) -> tuple[Any, ...]:
-    """Gates of all steps again, the recurrence through time, then one product a gradient."""
-    of_x, weight_ih, weight_hh, *biases, reverse = call.arguments[:6]
-    (x, e_x), h = of_x.resolved(), call.output[0].codes
-    (w_ih, e_ih), (w_hh, e_hh) = weight_ih.parts[0], weight_hh.parts[0]
-    c, e_c, h_0, e_h, c_0, e_first, whole, own = call.saved
-    bits = weight_ih.widths.gradients
-    steps, n, size = h.shape
-    k, lookup, order = kernels.of(h), tables(str(h.device)), order_of(steps, reverse)
-    past = _past(h, reverse)
-    acc_x = row_product(k, x.reshape(steps * n, -1), w_ih)
-    acc_h = row_product(k, past.view(steps * n, size), w_hh)
-    grid, first, state = whole.flat(), order[0], _states(*biases)
-    gates = k.lstm_gates(acc_x, acc_h, grid.bias(k, state), grid.shifts, lookup)
-    gates = gates.view(steps, n, -1)
-    hidden: Part = past, HIDDEN_EXPONENT
-    if h_0 is not None:
-        acc = acc_x.view(steps, n, -1)[first], row_product(k, h_0, w_hh)
-        gates[first] = k.lstm_gates(*acc, own.bias(k, state), own.shifts, lookup)
-        hidden = _with_first(past, h_0, e_h, first)
-    through_time = _ThroughTime(k, lookup, gates, c, e_c, (c_0, e_first), (w_hh, e_hh), bits)
-    d = through_time.run(grad, at_last, order)
-    parts = Gradients(d, d, (x, e_x), hidden, ((w_ih, e_ih), (w_hh, e_hh)), bits)
-    needs = [*call.wanted, False, False]
-    before = through_time.before_first(first, needs[6:8])
-    given = len(call.arguments) - 6
-    return *parts.wanted(needs[:5]), None, *before[:given]
+    """The recurrence through time, then one product a gradient."""
+    x, weight_ih, weight_hh, bias_ih, bias_hh, reverse = call.arguments[:6]
+    h, (c, e_c, *first) = call.output[0].codes, call.saved
+    of_h, of_c = (None if codes is None else (codes, e) for codes, e in (first[:2], first[2:]))
+    layer = _layer(x, weight_ih, weight_hh, (bias_ih, bias_hh), reverse, of_h, of_c)
+    bits, by_rows = weight_ih.widths.gradients, isinstance(layer.products[1], Tensor)
+    arriving = [None if g is None else _arriving(g, by_rows) for g in (grad, at_last)]
+    wanted = (*call.wanted, False, False)
+    states = LSTMStates(h, c, e_c, 0)
+    found = None
+    if all(isinstance(e, int) for _, e in (layer.products, *filter(None, arriving))):
+        rest = (arriving[0], arriving[1], bits, wanted[6:8])
+        found = kernels.of(h).lstm_gradient(layer, states, *rest)  # type: ignore[arg-type]
+    if found is None:
+        found = _through_time(layer, states, arriving, bits, wanted[6:8])
+    (d, past, before), of_x = found, x.resolved()
+    parts = Gradients(d, d, of_x, past, (weight_ih.parts[0], layer.weight), bits)
+    given = [None if part is None else BFPValue(*part) for part in before]
+    return *parts.wanted(wanted[:5]), None, *given[: len(call.arguments) - 6]
 
 
 LSTM = TrainingOperation("Lstm", _forward, _gradient, reads=(0, "w", 3, 4, "y"), saves=True)
 
 
-def _states(*biases: Weight | None) -> list[Tensor]:
-    """Codes and delayed updates of the biases that there are."""
-    return [v for b in biases if b is not None for v in (b.codes, b.delayed)]
+def _arriving(grad: BFPValue, by_rows: bool) -> Part:
+    """A gradient as it meets the states."""
+    g, e_g = grad.resolved()
+    return g.contiguous(), own_exponent(g, e_g, by_rows)
 
 
-def _with_first(past: Tensor, h: Tensor, e_h: Exponent, first: int) -> Part:
-    """The hidden states before all steps, of which the first had an exponent of its own."""
-    own: list[Exponent] = [HIDDEN_EXPONENT] * len(past)
-    if isinstance(e_h, Tensor):
-        own = [torch.full_like(e_h, HIDDEN_EXPONENT)] * len(past)
-    parts = [(h, e_h) if t == first else (past[t], e) for t, e in enumerate(own)]
-    return at_one_exponent(parts, 8)
+def _layer(
+    x: BFPValue,
+    weight_ih: Weight,
+    weight_hh: Weight,
+    biases: Sequence[Weight | None],
+    reverse: bool,
+    h: Part | None,
+    c: Part | None,
+) -> LSTMLayer:
+    """The operands of both passes. By rows, products have exponents [T, N, 4H].
 
-
-@dataclass(frozen=True)
-class _Grid:
-    """The exponents at which the pre-activations are summed: `combine` of section 3.
-
-    Integers, or tensors [T, N, 4H] where rows have exponents of their own.
+    h, c: before the first step, of 8 and of 16 bits
     """
+    (codes, e_x), (w_ih, e_ih) = x.resolved(), weight_ih.parts[0]
+    steps, n, _ = codes.shape
+    acc = row_product(kernels.of(codes), codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
+    exponent, weight = e_x + by_output(e_ih, 3), weight_hh.parts[0]
+    if isinstance(exponent, Tensor) or isinstance(weight[1], Tensor):
+        exponent = torch.as_tensor(exponent, device=codes.device).expand(acc.shape)
+    of_biases = tuple(b.state() for b in biases if b is not None)
+    lookup = tables(str(codes.device))
+    return LSTMLayer((acc, exponent), weight, of_biases, h, c, reverse, lookup)
 
-    shifts: tuple[Exponent, Exponent, Exponent]  # of the products to it, of the sum to the tables'
-    bias_shifts: tuple[Exponent, ...]
 
-    @staticmethod
-    def of(e_x: Exponent, e_h: Exponent, e_biases: list[int]) -> _Grid:
-        """The grid for the exponents of the products with x and with h, and of the biases."""
-        e = maximum(e_x + 30, e_h + 30, *(e_b + 23 for e_b in e_biases)) - SUM_BITS
-        shifts = (e_x - e, e_h - e, e - ARGUMENT_EXPONENT)
-        return _Grid(shifts, tuple(e_b - e for e_b in e_biases))
+# --- step by step -----------------------------------------------------------------------------
 
-    def at(self, step: int) -> _Grid:
-        """The grid of one step."""
-        return self._each(lambda e: e[step])
 
-    def flat(self) -> _Grid:
-        """The grid of all steps one after the other, [T * N, 4H]."""
-        return self._each(lambda e: e.flatten(0, 1))
+class _Step(NamedTuple):
+    """The gates of a step, and u, the tanh of c: int64 [N, H] of exponent -15."""
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> _Grid:
-        def changed(e: Exponent) -> Exponent:
-            return e if isinstance(e, int) else change(e)
-
-        a, b, c = map(changed, self.shifts)
-        return _Grid((a, b, c), tuple(map(changed, self.bias_shifts)))
-
-    def bias(self, k: Kernels, state: list[Tensor]) -> Tensor | None:
-        """The sum of the biases [4H] on the grid, from the codes and delayed updates of each."""
-        if not self.bias_shifts:
-            return None
-        pairs = zip(state[::2], state[1::2], self.bias_shifts, strict=True)
-        return torch.stack([k.scale(k.joint(w, a), shift) for w, a, shift in pairs]).sum(0)
+    i: Tensor
+    f: Tensor
+    g: Tensor
+    o: Tensor
+    u: Tensor
 
 
 @dataclass(frozen=True)
 class Unrolled:
-    """A forward pass over T steps: states, and what its backward pass needs again.
+    """A forward pass over T steps: h int8 and c int16, [T, N, H], and the exponents of c.
 
-    h int8 and c int16, [T, N, H]; e_c: the exponent of c in each step; grid: of all steps;
-    first_grid: of the first, where h is given before it; first: h and c before the first step, no
-    tensors where they are zero.
+    e_c: int64 [T], by rows [T, N, 1]; last: c after the last step
     """
 
+    layer: LSTMLayer
     h: Tensor
     c: Tensor
-    e_c: list[Exponent]
-    grid: _Grid
-    first_grid: _Grid | None
-    first: tuple[tuple[Tensor | None, Exponent], tuple[Tensor | None, Exponent]]
+    e_c: Tensor
+    last: BFPValue
 
     @property
     def output(self) -> BFPValue:
         """h."""
-        if isinstance(self.e_c[0], int):
+        if isinstance(self.layer.products[1], int):
             return BFPValue(self.h, HIDDEN_EXPONENT)
         own = torch.full((*self.h.shape[:2], 1), HIDDEN_EXPONENT, device=self.h.device)
         return BFPValue(self.h, own)
+
+    @property
+    def cells(self) -> list[Part]:
+        """c of all steps."""
+        return list(zip(self.c, _exponents(self.e_c), strict=True))
+
+
+def _exponents(e_c: Tensor) -> list[Exponent]:
+    """The exponents of c in the steps, one by one."""
+    return e_c.tolist() if e_c.dim() == 1 else list(e_c)
 
 
 def unrolled(
@@ -189,172 +189,156 @@ def unrolled(
     c_0: BFPValue | None = None,
 ) -> Unrolled:
     """The forward pass of one layer in one direction, [T, N, I] -> [T, N, H] (training.md 5)."""
-    (codes, e_x), (w_ih, e_ih), (w_hh, e_hh) = (
-        x.resolved(),
-        weight_ih.parts[0],
-        weight_hh.parts[0],
+    h = None if h_0 is None else h_0.resolved()
+    c = None if c_0 is None else requantized(*c_0.resolved(), 16)
+    layer = _layer(x, weight_ih, weight_hh, (bias_ih, bias_hh), reverse, h, c)
+    if isinstance(layer.products[1], int):
+        found = kernels.of(layer.lookup).lstm(layer)
+        if found is not None:
+            end = order_of(len(found.h), reverse)[-1]
+            return Unrolled(layer, *found[:3], BFPValue(found.c[end], found.last))
+    return _stepped(layer)
+
+
+def _stepped(layer: LSTMLayer) -> Unrolled:
+    """The same step by step."""
+    acc, _ = layer.products
+    steps, n, size = len(acc), acc.shape[1], acc.shape[2] // 4
+    h = torch.empty(steps, n, size, dtype=torch.int8, device=acc.device)
+    c = torch.empty(steps, n, size, dtype=torch.int16, device=acc.device)
+    hidden, cells = _first_hidden(layer), _first_cells(layer)
+    e_c: dict[int, Exponent] = {}
+    for t in order_of(steps, layer.reverse):
+        i, f, g, o = _gates(layer, t, hidden)
+        kept: Term = (f * cells[0], cells[1] + GATE_EXPONENT, 30)
+        c[t], e_c[t] = requantized(*combined(kept, (i * g, 2 * GATE_EXPONENT, 30)), 16)
+        cells = c[t], e_c[t]
+        product = o * looked_up(layer.lookup[1], *cells)
+        exponent = 2 * GATE_EXPONENT - HIDDEN_EXPONENT
+        h[t] = kernels.of(acc).saturated(product, exponent, formats.Q8)
+        hidden = h[t], HIDDEN_EXPONENT
+    own = [e_c[t] for t in range(steps)]
+    rows = [e for e in own if isinstance(e, Tensor)]
+    exponents = torch.stack(rows) if rows else torch.tensor(own, dtype=torch.int64, device="cpu")
+    return Unrolled(layer, h, c, exponents, BFPValue(*cells))
+
+
+def _gates(layer: LSTMLayer, t: int, hidden: Part) -> list[Tensor]:
+    """i, f, g and o of step t from h before it, int64 [N, H]."""
+    (acc, e_x), (w, e_w), (h, e_h) = layer.products, layer.weight, hidden
+    k = kernels.of(acc)
+    acc_h = row_product(k, h, w)
+    terms: list[Term] = [
+        (acc[t], e_x if isinstance(e_x, int) else e_x[t], 30),
+        (acc_h, e_h + by_output(e_w, 2), 30),
+        *((k.joint(codes, delayed), e, 23) for codes, delayed, e in layer.biases),
+    ]
+    total, e = combined(*terms)
+    sigmoid, tanh = layer.lookup
+    each = zip(
+        (sigmoid, sigmoid, tanh, sigmoid), total.chunk(4, 1), _by_gate(e, total), strict=True
     )
-    biases = [b for b in (bias_ih, bias_hh) if b is not None]
-    e_biases = [b.whole()[1] - formats.DELAYED_BITS for b in biases]
-    state = _states(*biases)
-    steps, n, size = codes.shape[0], codes.shape[1], w_hh.shape[1]
-    e_first, e_second = e_x + by_output(e_ih, 3), HIDDEN_EXPONENT + by_output(e_hh, 3)
-    e_zero: Exponent = formats.EXPONENT_MIN  # of c before the first step
-    if not (isinstance(e_first, int) and isinstance(e_second, int)):
-        whole = (steps, n, 4 * size)
-        e_first, e_second = (
-            torch.as_tensor(e, device=codes.device).expand(whole) for e in (e_first, e_second)
-        )
-        e_zero = torch.full((n, 1), formats.EXPONENT_MIN, device=codes.device)
-    grid, order = _Grid.of(e_first, e_second, e_biases), order_of(steps, reverse)
-    k, lookup = kernels.of(codes), tables(str(codes.device))
-    one = grid.bias(k, state) if isinstance(e_zero, int) else None
-    acc_x = row_product(k, codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
-    h = torch.empty(steps, n, size, dtype=torch.int8, device=codes.device)
-    c = torch.empty(steps, n, size, dtype=torch.int16, device=codes.device)
-    e_c = [e_zero] * steps
-    first_grid, hidden, e_h = None, None, HIDDEN_EXPONENT + 0 * e_zero
-    before, e_last = None, e_zero
-    if c_0 is not None:
-        before, e_last = first_state(c_0, h[0], not isinstance(e_zero, int), 16)
-    if h_0 is not None:
-        hidden, e_h = _first_hidden(h_0)
-        e_x_first = e_first if isinstance(e_first, int) else e_first[order[0]]
-        first_grid = _Grid.of(e_x_first, e_h + by_output(e_hh, 2), e_biases)
-    first = (hidden, e_h), (before, e_last)
-    for t in order:
-        own, bias = grid.at(t), one
-        if t == order[0] and first_grid is not None:
-            own, bias = first_grid, first_grid.bias(k, state)
-        elif one is None:
-            bias = own.bias(k, state)
-        acc_h = None if hidden is None else row_product(k, hidden, w_hh)
-        gates = k.lstm_gates(acc_x[t], acc_h, bias, own.shifts, lookup)
-        e_kept, e_new = e_last + GATE_EXPONENT, 2 * GATE_EXPONENT
-        e = maximum(e_kept, e_new) + 30 - SUM_BITS
-        acc, largest = k.lstm_state_sum(gates, before, (e_kept - e, e_new - e))
-        c[t], e_c[t] = k.requantize(acc, largest, e, 16)
-        h[t] = k.lstm_hidden(CellStep(gates, c[t], e_c[t] - ARGUMENT_EXPONENT, lookup))
-        hidden, before, e_last = h[t], c[t], e_c[t]
-    return Unrolled(h, c, e_c, grid, first_grid, first)
+    return [looked_up(table, v, own) for table, v, own in each]
 
 
-def _first_hidden(h: BFPValue) -> Part:
+def _by_gate(v: Exponent, like: Tensor) -> Sequence[Exponent]:
+    """The exponents of each of the four gates of [N, 4H]."""
+    return [v] * 4 if isinstance(v, int) else v.expand(like.shape).chunk(4, 1)
+
+
+def _first_hidden(layer: LSTMLayer) -> Part:
     """h before the first step; zeros have the exponent of all other steps."""
-    codes, e = h.resolved()
+    if layer.h is None:
+        acc = layer.products[0]
+        zero = torch.zeros(acc.shape[1], acc.shape[2] // 4, dtype=torch.int8, device=acc.device)
+        return zero, HIDDEN_EXPONENT
+    codes, e = layer.h
     if isinstance(e, int):
         return codes, e if bool(codes.any()) else HIDDEN_EXPONENT
     return codes, torch.where(largest_rows(codes, e.shape) > 0, e, HIDDEN_EXPONENT)
 
 
-@dataclass
-class _ThroughTime:
-    """The backward recurrence: the gradients of all pre-activations from that of the output.
+def _first_cells(layer: LSTMLayer) -> Part:
+    """c before the first step."""
+    if layer.c is not None:
+        return layer.c
+    return first_state(None, _first_hidden(layer)[0], isinstance(layer.products[1], Tensor), 16)
 
-    first: c before the first step; bits: of D where it meets the weight. What the step after has
-    for this one: to_h, of h, a product and its exponent; dc, of c; at_last, of c from outside.
+
+def _through_time(
+    layer: LSTMLayer,
+    states: LSTMStates,
+    arriving: Sequence[Part | None],
+    bits: int,
+    wanted: Sequence[bool],
+) -> Any:
+    """`LSTMGradients` step by step, from the last to the first (training.md 7, steps 1 to 3).
+
+    arriving: the gradients of h and of the last c; bits: of D where it meets the weight
     """
-
-    k: Kernels
-    lookup: Tensor
-    gates: Tensor
-    c: Tensor
-    e_c: list[Exponent]
-    first: tuple[Tensor | None, Exponent]
-    weight_hh: Part
-    bits: int
-    to_h: Part | None = None
-    dc: Part | None = None
-    at_last: Part | None = None
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether samples have exponents of their own."""
-        return not isinstance(self.e_c[0], int)
-
-    def run(self, grad: BFPValue | None, at_last: BFPValue | None, order: list[int]) -> Part:
-        """D int32 [T, N, 4H] and its exponent, of the gradients of the output and of the last c.
-
-        order: the steps as the forward pass took them; this goes through them from the last to the
-        first (training.md 7, steps 1 to 3), and then aligns the gradients of all steps.
-        """
-        if at_last is not None:
-            g, e_g = at_last.resolved()
-            self.at_last = g, own_exponent(g, e_g, self.by_rows)
-        arrives: list[Part | None] = [None] * len(order)
+    order = order_of(len(states.h), layer.reverse)
+    h, c = states.h, list(zip(states.c, _exponents(states.exponents), strict=True))
+    hidden: dict[int, Part] = {order[0]: _first_hidden(layer)}
+    cells: dict[int, Part] = {order[0]: _first_cells(layer)}
+    for before, t in itertools.pairwise(order):
+        hidden[t], cells[t] = (h[before], HIDDEN_EXPONENT), c[before]
+    grad, at_last = arriving
+    to_h: list[Term] = []
+    to_c: list[Term] = [] if at_last is None else [(*at_last, 31)]
+    d: dict[int, Part] = {}
+    for t in reversed(order):
+        i, f, g, o = _gates(layer, t, hidden[t])
+        step = _Step(i, f, g, o, looked_up(layer.lookup[1], *c[t]))
         if grad is not None:
-            g, e_g = grad.resolved()
-            g, own = g.contiguous(), own_exponent(g, e_g, self.by_rows)
-            arrives = [(g[t], own if isinstance(own, int) else own[t]) for t in range(len(g))]
-        found: dict[int, Part] = {}
-        later: int | None = None
-        for place in reversed(range(len(order))):
-            t = order[place]
-            dh = self._hidden(arrives[t], t)
-            self.dc = self._state(dh, t, later)
-            found[t] = self._gates(dh, self.dc, t, order[place - 1] if place else None)
-            self.to_h = back_product(found[t], self.weight_hh, self.c[t], self.bits)
-            later = t
-        return at_one_exponent([found[t] for t in range(len(order))], 32)
-
-    def before_first(self, first: int, wanted: list[bool]) -> list[BFPValue | None]:
-        """The gradients of h and c before the first step, where they are wanted."""
-        assert self.to_h is not None
-        assert self.dc is not None
-        dh = bfp32(*self.to_h) if wanted[0] else None
-        if not wanted[1]:
-            return [dh, None]
-        f = self.gates[first].chunk(4, 1)[1]
-        return [dh, bfp32(self.dc[0].long() * f, self.dc[1] + GATE_EXPONENT)]
-
-    def _hidden(self, arrives: Part | None, t: int) -> Part:
-        """dh of a step, from outside and from the next."""
-        if arrives is None:
-            if self.to_h is None:
-                return torch.zeros_like(self.c[t]), formats.EXPONENT_MIN + 0 * self.e_c[t]
-            return requantized(*combined((*self.to_h, 38)), 16)
-        (g, e_g), (back, e_back) = arrives, self.to_h or (None, arrives[1] - 7)
-        e = maximum(e_g + 31, e_back + 38) - SUM_BITS
-        acc, largest = self.k.lstm_hidden_grad_sum(g, back, (e_g - e, e_back - e))
-        return self.k.requantize(acc, largest, e, 16)
-
-    def _state(self, dh: Part, t: int, later: int | None) -> Part:
-        """dc of step t from dh and from dc of the step after it, or from outside."""
-        e_through = dh[1] + 3 * GATE_EXPONENT
-        tops = [e_through + 60]
-        if later is not None:
-            assert self.dc is not None
-            tops.append(self.dc[1] + GATE_EXPONENT + 30)
-        elif self.at_last is not None:
-            tops.append(self.at_last[1] + 31)
-        e = maximum(*tops) - SUM_BITS
-        after = None if later is None or self.dc is None else (self.dc[0], self.gates[later])
-        e_kept = e if after is None or self.dc is None else self.dc[1] + GATE_EXPONENT
-        shifts = (e_through - e, e_kept - e)
-        acc, largest = self.k.lstm_state_grad_sum(dh[0], self._cell(t), after, shifts)
-        if later is None and self.at_last is not None:
-            acc = acc + self.k.scale(self.at_last[0], self.at_last[1] - e)
-            largest = self.k.largest_of(acc)
-        return self.k.requantize(acc, largest, e, 16)
-
-    def _gates(self, dh: Part, dc: Part, t: int, before: int | None) -> Part:
-        """D of step t; `before`: the step whose cell state it started from."""
-        c_before, e_before = self.first if before is None else (self.c[before], self.e_c[before])
-        e_i = e_g = dc[1] + 3 * GATE_EXPONENT
-        e_f, e_o = dc[1] + e_before + 2 * GATE_EXPONENT, dh[1] + 3 * GATE_EXPONENT
-        e = maximum(e_i, e_f, e_o)
-        shifts = (e_i - e, e_f - e, e_g - e, e_o - e)
-        acc = self.k.lstm_gate_grads(dh[0], dc[0], self._cell(t), c_before, shifts)
-        return self.k.shorten(*acc, e)
-
-    def _cell(self, t: int) -> CellStep:
-        return CellStep(self.gates[t], self.c[t], self.e_c[t] - ARGUMENT_EXPONENT, self.lookup)
+            arrives, e = grad
+            to_h.append((arrives[t], e if isinstance(e, int) else e[t], 31))
+        zero = (torch.zeros_like(c[t][0]), formats.EXPONENT_MIN + 0 * c[t][1])
+        dh = requantized(*combined(*to_h), 16) if to_h else zero
+        through = dh[0] * step.o * (ONE_SQUARED - step.u * step.u)
+        dc = requantized(*combined((through, dh[1] + 3 * GATE_EXPONENT, 60), *to_c), 16)
+        d[t] = _gate_gradients(step, dh, dc, cells[t])
+        to_h = [(*back_product(d[t], layer.weight, c[t][0], bits), 38)]
+        to_c = [(dc[0] * step.f, dc[1] + GATE_EXPONENT, 30)]
+    first = [
+        bfp32(*term[:2]).resolved() if want else None
+        for want, (term,) in zip(wanted, (to_h, to_c), strict=True)
+    ]
+    return at_one_exponent([d[t] for t in range(len(h))], 32), _past(layer, hidden), first
 
 
-def _past(h: Tensor, reverse: bool) -> Tensor:
-    """The hidden state before every step; zero before the first."""
-    zero = torch.zeros_like(h[:1])
-    return torch.cat([h[1:], zero] if reverse else [zero, h[:-1]])
+def _gate_gradients(step: _Step, dh: Part, dc: Part, before: Part) -> Part:
+    """D of a step, int32 [N, 4H]; before: c of the step before.
+
+    Derivatives are those of the gates themselves: s * (1 - s) of a sigmoid, 1 - t * t of tanh.
+    """
+    i, f, g, o, u = step
+    (g_h, e_h), (g_c, e_c) = dh, dc
+    e_i, e_f, e_o = (
+        e_c + 3 * GATE_EXPONENT,
+        e_c + before[1] + 2 * GATE_EXPONENT,
+        e_h + 3 * GATE_EXPONENT,
+    )
+    e = maximum(e_i, e_f, e_o)
+    k = kernels.of(g_c)
+    products = (
+        (g_c * g * (i * (ONE - i)), e_i),
+        (g_c * before[0].long() * (f * (ONE - f)), e_f),
+        (g_c * i * (ONE_SQUARED - g * g), e_i),
+        (g_h * u * (o * (ONE - o)), e_o),
+    )
+    acc = torch.cat([k.scale(v, own - e) for v, own in products], 1)
+    return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
+
+
+def _past(layer: LSTMLayer, hidden: dict[int, Part]) -> Part:
+    """The hidden states before all steps, of which the first may have an exponent of its own."""
+    parts = [hidden[t] for t in range(len(hidden))]
+    if layer.h is None:
+        return torch.stack([codes for codes, _ in parts]), HIDDEN_EXPONENT
+    e_h = layer.h[1]
+    if isinstance(e_h, Tensor):
+        parts = [(v, torch.full_like(e_h, e) if isinstance(e, int) else e) for v, e in parts]
+    return at_one_exponent(parts, 8)
 
 
 def lstm(

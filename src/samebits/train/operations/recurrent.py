@@ -108,13 +108,7 @@ def at_one_exponent(parts: Sequence[Part], bits: int) -> Part:
     own = [e for _, e in parts if isinstance(e, Tensor)]
     if own:
         return torch.stack([codes for codes, _ in parts]), torch.stack(own)
-    one = [(codes, int(e)) for codes, e in parts]
-    falling = sorted(one, key=lambda part: -part[1])
-    top = next((e for codes, e in falling if bool(codes.any())), formats.EXPONENT_MIN)
-    if all(e == top for _, e in one):
-        return torch.stack([codes for codes, _ in one]), top
-    k = kernels.of(one[0][0])
-    return torch.stack([k.scale_to(codes, min(e - top, 0), bits) for codes, e in one]), top
+    return kernels.of(parts[0][0]).stacked(parts, bits, 0)
 
 
 @dataclass(frozen=True)
@@ -156,9 +150,12 @@ class Gradients:
         d, e_d = self.d_x
         k, rows = kernels.of(d), self.x[0].reshape(d.shape[0] * d.shape[1], -1)
         g16, exponent = for_input(d, e_d, e_ih, self.bits)
-        acc, largest = k.conv_input_grad(
-            as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), product_shape(rows, w_ih)
-        )
+        shape = product_shape(rows, w_ih)
+        operands = (as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), shape)
+        if isinstance(exponent, int):
+            image, own = k.input_gradient(*operands, exponent, self.bits)
+            return BFPValue(as_input(image, rows).view(self.x[0].shape), own)
+        acc, largest = k.conv_input_grad(*operands)
         down = as_input(acc, rows).reshape(self.x[0].shape)
         return BFPValue(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
 
@@ -211,19 +208,13 @@ def _stacked(*states: BFPValue) -> BFPValue:
     But where layers of one exponent each differ by more than 15 binades.
     """
     parts = [s.resolved() for s in states]
-    codes = torch.stack([c for c, _ in parts]).long()
     own = [e for _, e in parts if isinstance(e, Tensor)]
-    if own:
-        live = (codes != 0).any(-1, keepdim=True)
-        exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
-        return BFPValue((codes << STATE_BITS).to(torch.int32), exponent)
-    k = kernels.of(codes)
-    of_live = [int(e) for c, e in parts if bool(c.any())]
-    if not of_live:
-        return BFPValue(codes.to(torch.int32), formats.EXPONENT_MIN)
-    top = max(of_live) - STATE_BITS
-    scaled = [k.scale(c, min(int(e) - top, STATE_BITS)) for c, e in parts]
-    return BFPValue(torch.stack(scaled).to(torch.int32), top)
+    if not own:
+        return BFPValue(*kernels.of(parts[0][0]).stacked(parts, 32, STATE_BITS))
+    codes = torch.stack([c for c, _ in parts]).long()
+    live = (codes != 0).any(-1, keepdim=True)
+    exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
+    return BFPValue((codes << STATE_BITS).to(torch.int32), exponent)
 
 
 def _stacked_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, ...]:
