@@ -147,7 +147,9 @@ COMPUTES = {
     "torch": lambda x, e: x + 1,
     "a reading of torch": lambda x, e: x.amax().item(),
     "a kernel without C": lambda x, e: kernels.of(x).divide(x.long(), 3),
-    "a kernel that gives numbers": lambda x, e: kernels.of(x).softmax_grad(x.short(), x),
+    "a kernel that gives numbers": lambda x, e: kernels.of(x).block_sums(
+        x.view(torch.uint8), torch.zeros(1024, dtype=torch.int32)
+    ),
     "an exponent as a number": lambda x, e: kernels.of(x).scale(x, e),
 }
 

@@ -1,4 +1,4 @@
-/* The kernels of other files that parts.c calls. */
+/* Kernels that those of other files call. */
 #ifndef SAMEBITS_PARTS_H
 #define SAMEBITS_PARTS_H
 
@@ -24,6 +24,8 @@ void samebits_scale_i64_i16(const int64_t *v, int64_t n, int64_t by, int16_t *ou
 void samebits_scale_i64_i32(const int64_t *v, int64_t n, int64_t by, int32_t *out, int threads);
 int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
                           int32_t *out, int threads);
+int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
+                      int64_t *largest, int threads);
 int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t co, int64_t ci,
                          int32_t *out, int threads);
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads);
