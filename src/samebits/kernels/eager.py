@@ -210,6 +210,9 @@ class Eager(BatchNorms):
             return self.shorten(acc, top, exponent)
         return self.requantize(acc, top, exponent, bits)
 
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        return torch.where(mask, v, 0)
+
     def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
         axes = [axis for axis, n in enumerate(size) if n < g.shape[axis]]
         return self._sum(g.long().sum(axes, keepdim=True) if axes else g.long())

@@ -16,6 +16,7 @@ from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import not_finite
 from samebits.kernels.library import failure
 from samebits.kernels.memory import (
+    BOOL,
     GRADIENT,
     I8,
     I16,
@@ -150,6 +151,13 @@ class NativeParts(Eager):
         places = (pointer(out, n, I8, I32), own, _threads())
         self._run(self._c.samebits_times, *of_v, m, self._at(exponent), bits, *places)
         return out, own[0]
+
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        v = dense(v)
+        mask, out, n = like(mask, v), torch.empty_like(v), v.numel()
+        of_v = (pointer(mask, n, BOOL), pointer(v, n, *CODES), BITS_OF[v.dtype], n)
+        self._run(self._c.samebits_where, *of_v, pointer(out, n, *CODES), _threads())
+        return out
 
     def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
         g, largest = dense(g), self._out()

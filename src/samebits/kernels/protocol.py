@@ -370,6 +370,9 @@ class Kernels(Protocol):
         8-bit codes v as at most 8 bits (1.1), codes v of 16 or 32 bits as bfp32 (1.2).
         """
 
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        """Codes v where a bool mask of their shape is true, 0 elsewhere."""
+
     def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
         """The sums of g, 16 or 32 bits, over the axes that have one place in `size`, int64."""
 

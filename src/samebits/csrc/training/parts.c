@@ -119,6 +119,27 @@ int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t 
     return FINE;
 }
 
+#define WHERE(name, type)                                                                      \
+    static void name(const uint8_t *restrict mask, const type *restrict v, int64_t n,          \
+                     type *restrict out) {                                                     \
+        for (int64_t i = 0; i < n; i++) out[i] = (type)(mask[i] ? v[i] : 0);                   \
+    }
+WHERE(where8, int8_t)
+WHERE(where16, int16_t)
+WHERE(where32, int32_t)
+
+/* Codes of `type` bits where a mask is true, else 0. */
+void samebits_where(const uint8_t *mask, const void *v, int type, int64_t n, void *out,
+                    int threads) {
+    if (type == 8) {
+        PARALLEL(n, n, where8(mask + lo, (const int8_t *)v + lo, len, (int8_t *)out + lo))
+    } else if (type == 16) {
+        PARALLEL(n, n, where16(mask + lo, (const int16_t *)v + lo, len, (int16_t *)out + lo))
+    } else {
+        PARALLEL(n, n, where32(mask + lo, (const int32_t *)v + lo, len, (int32_t *)out + lo))
+    }
+}
+
 /* Codes of 8 bits of several tensors at the largest exponent among those that are not all zeros.
  * parts: of each the address of its codes, their number, the address of its exponent, and where its
  * codes are to be written. */

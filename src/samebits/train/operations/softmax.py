@@ -147,7 +147,7 @@ def _masked(x: BFPValue, allowed: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
 
 def _masked_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (g, e_g), (allowed,) = grad.resolved(), call.saved
-    return BFPValue(torch.where(allowed, g, 0), e_g)
+    return BFPValue(kernels.of(g).where(allowed, g), e_g)
 
 
 MASKED = TrainingOperation("Masked", _masked, _masked_gradient, saves=True)
