@@ -99,6 +99,29 @@ def test_copies_and_views_of_torch_are_part_of_it(recorder):
     assert not routine.tensor(wide)[:, 1].any()
 
 
+def test_masks_are_constants_of_a_routine(recorder):
+    """Of places that are allowed, in another order than the codes; a softmax and what is kept."""
+    allowed = (draw(3, 6, 4) > -40).t()
+    x, cell = recorder.made(draw(0, 4, 6, kind=torch.int32)), recorder.input_cell(-3)
+    with kernels.recording(recorder, "all"):
+        k = kernels.of(x)
+        kept, shares = k.where(allowed, x), k.softmax(x, cell, allowed)
+    routine = recorder.finish(x, kept, shares.codes, *shares.narrow)
+    for seed in range(5):
+        z = draw(seed, 4, 6, kind=torch.int32)
+        routine.tensor(x).copy_(z)
+        Place(cell.place).value = seed - 6
+        assert routine.run("all")
+        with kernels.use("eager"):
+            k = kernels.of(z)
+            wanted = k.softmax(z, seed - 6, allowed)
+            assert torch.equal(routine.tensor(kept), k.where(allowed, z))
+        for found, expected in zip(
+            (shares.codes, *shares.narrow), (wanted.codes, *wanted.narrow), strict=True
+        ):
+            assert torch.equal(routine.tensor(found), expected)
+
+
 def test_tensors_share_memory_where_they_may(recorder):
     """A chain needs two of its tensors at a time."""
     x = recorder.made(draw(0, 1 << 12))
@@ -147,7 +170,9 @@ COMPUTES = {
     "torch": lambda x, e: x + 1,
     "a reading of torch": lambda x, e: x.amax().item(),
     "a kernel without C": lambda x, e: kernels.of(x).divide(x.long(), 3),
-    "a kernel that gives numbers": lambda x, e: kernels.of(x).softmax_grad(x.short(), x),
+    "a kernel that gives numbers": lambda x, e: kernels.of(x).block_sums(
+        x.view(torch.uint8), torch.zeros(1024, dtype=torch.int32)
+    ),
     "an exponent as a number": lambda x, e: kernels.of(x).scale(x, e),
 }
 

@@ -10,11 +10,17 @@ import torch
 
 from bfp_arrays import codes
 from compare import assert_same
+from samebits.errors import RangeError
 from samebits.spec.formats import Q32
 from samebits.spec.training import attention as reference
+from samebits.spec.training import rows
 from samebits.spec.training.layers import Array
 
 TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
+
+
+def flat(v):
+    return v.flatten().tolist()
 
 
 def of_reference(z, exponents, allowed=None):
@@ -29,7 +35,10 @@ def compare(k, z, exponents, allowed=None, expected=None):
     """expected: None, or what of_reference said before."""
     n, c = z.shape
     own = exponents if isinstance(exponents, int) else torch.tensor(exponents).view(n, 1)
-    found = k.softmax(z, own, allowed)
+    found, (narrow, e_narrow) = k.softmax(z, own, allowed)
+    wanted, of_rows = rows.requantize(flat(found), -30, [i // c for i in range(n * c)], 8)
+    assert flat(narrow) == wanted
+    assert flat(e_narrow.expand(n, c)) == list(of_rows)
     assert (found.dtype, tuple(found.shape)) == (torch.int32, (n, c))
     kept = [True] * (n * c) if allowed is None else allowed.flatten().tolist()
     shown = exponents if isinstance(exponents, int) else "own"
@@ -56,19 +65,35 @@ def test_every_exponent(k, exponent, bits):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 6), (2, 33), (3, 2**14), (300, 64)])
-def test_inner_part_of_the_gradient(k, shape, threads):
-    """S * g - sum(g * y) of every vector, the largest codes of the longest among them."""
-    g, y = codes(shape, 16, 1, torch.int16), codes(shape, 8, 2, torch.int8)
-    y = y.abs()
+def test_gradient(k, shape, threads):
+    """y * (S * g - sum(g * y)), the largest codes of the longest vectors among them."""
+    n, c = shape
+    g, y = codes(shape, 16, 1, torch.int16), codes(shape, 8, 2, torch.int8).abs()
     g[0], y[0] = 32639, 127
-    expected = []
+    own, e_y = torch.arange(n).view(n, 1) % 40 - 30, torch.arange(n).view(n, 1) % 7 - 36
+    t = []
     for row, weights in zip(g.tolist(), y.tolist(), strict=True):
         total, dot = sum(weights), sum(a * b for a, b in zip(row, weights, strict=True))
-        expected += [total * a - dot for a in row]
-    found = k.softmax_grad(g, y)
-    assert found.dtype == torch.int64
-    assert_same(found, expected, list(zip(g.flatten().tolist(), y.flatten().tolist(), strict=True)))
-    assert_same(k.softmax_grad(g.t().contiguous().t(), y), expected, expected)
+        t += [total * a - dot for a in row]
+    for e_g in (-12, own):
+        of = torch.as_tensor(e_g).expand(n, c).flatten().tolist()
+        t16, e_t = rows.requantize(t, tuple(of), [i // c for i in range(n * c)], 16)
+        expected = [a * b for a, b in zip(t16, flat(y), strict=True)]
+        for v in (g, g.t().contiguous().t()):
+            found, exponent = k.softmax_grad(v, e_g, y, e_y)
+            assert found.dtype == torch.int32
+            assert_same(found, expected, list(zip(flat(g), flat(y), strict=True)))
+            wanted = [a + 2 * b for a, b in zip(e_t, flat(e_y.expand(n, c)), strict=True)]
+            assert flat(exponent.expand(n, c)) == wanted
+
+
+def test_a_gradient_leaves_the_range_of_exponents(k):
+    g = torch.tensor([[32639, -32639], [0, 0]], dtype=torch.int16)
+    y, e_y = torch.full((2, 2), 127, dtype=torch.int8), torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(RangeError, match="found 12"):
+        k.softmax_grad(g, 120, y, e_y)
+    found, exponent = k.softmax_grad(g[1:], 120, y[1:], e_y[1:])
+    assert (found.any().item(), exponent.item()) == (False, -128)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -84,10 +109,10 @@ def test_vectors_without_a_place_that_is_allowed(k):
     allowed[1], allowed[3] = False, False
     allowed[2] = torch.tensor([False, False, True, False, False])
     compare(k, z, -20, allowed)
-    found = k.softmax(z, -20, allowed)
+    found = k.softmax(z, -20, allowed).codes
     assert not found[1].any()
     assert found[2].tolist() == [0, 0, 1 << 30, 0, 0]
-    assert not k.softmax(z, -20, torch.zeros(4, 5, dtype=torch.bool)).any()
+    assert not k.softmax(z, -20, torch.zeros(4, 5, dtype=torch.bool)).codes.any()
 
 
 @pytest.mark.parametrize("exponent", [-200, -62, -31, -28, -20, 0, 100])
@@ -105,7 +130,7 @@ def test_an_excluded_code_changes_nothing(k):
     """Neither the largest nor a sum sees it."""
     z, allowed = codes((6, 8), 32, 3), drawn_mask((6, 8), 3)
     other = torch.where(allowed, z, torch.tensor(Q32, dtype=torch.int32))
-    assert_same(k.softmax(z, -24, allowed), k.softmax(other, -24, allowed), z)
+    assert_same(*(k.softmax(v, -24, allowed).codes for v in (z, other)), z)
 
 
 @functools.cache
@@ -123,7 +148,7 @@ def many_places(exponent):
 def test_as_many_places_as_there_may_be(k, exponent, threads):
     for z, allowed, expected in many_places(exponent):
         compare(k, z, exponent, allowed, expected)
-    assert k.softmax(z, exponent, None).unique().tolist() == [1 << 16]  # S = 2**38
+    assert k.softmax(z, exponent, None).codes.unique().tolist() == [1 << 16]  # S = 2**38
 
 
 def test_other_orders_in_memory(k):
@@ -137,9 +162,9 @@ def test_other_orders_in_memory(k):
 def test_one_exponent_given_as_a_tensor(k):
     z = codes((3, 4), 32, 7)
     wanted = of_reference(z, -25)
-    assert_same(k.softmax(z, torch.tensor([[-25]]), None), wanted, z)
-    assert_same(k.softmax(z, torch.full((3, 1), -25), None), wanted, z)
+    assert_same(k.softmax(z, torch.tensor([[-25]]), None).codes, wanted, z)
+    assert_same(k.softmax(z, torch.full((3, 1), -25), None).codes, wanted, z)
 
 
 def test_no_vectors(k):
-    assert k.softmax(torch.zeros(0, 4, dtype=torch.int32), -3, None).shape == (0, 4)
+    assert k.softmax(torch.zeros(0, 4, dtype=torch.int32), -3, None).codes.shape == (0, 4)

@@ -11,8 +11,13 @@ from torch import nn
 
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
-from samebits.train import convert, cross_entropy, model_input, routines
-from samebits.train.architectures import SequenceClassifier, build, initialise
+from samebits.train import convert, cross_entropy, model_input, routines, set_step
+from samebits.train.architectures import (
+    PatchTransformer,
+    SequenceClassifier,
+    build,
+    initialise,
+)
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Walks, called
 from samebits.train.operation import TrainingOperation
@@ -20,6 +25,16 @@ from samebits.train.operations import activations
 from samebits.train.recording import GraphedModel, record
 from samebits.train.routines import RecordedGraph
 from samebits.train.value import same_parts
+
+
+class Transformer(PatchTransformer):
+    """Two heads, and ReLU in the place of GELU."""
+
+    def __init__(self):
+        super().__init__(1, 16, 2, 5, 16, 0)
+        layer = (16, 2, 32, 0.0, "relu")
+        self.layers = nn.TransformerEncoderLayer(*layer, batch_first=True, norm_first=True)
+
 
 NETS = {
     "mlp": lambda: (build("mlp", (1, 8, 8), 5), (1, 8, 8)),
@@ -49,6 +64,22 @@ NETS = {
         (6,),
     ),
     "lstm": lambda: (SequenceClassifier(6, 5, 7, 1), (4, 6)),
+    "vectors": lambda: (
+        nn.Sequential(
+            *(nn.Linear(6, 12), nn.LayerNorm(12), nn.ReLU(), nn.RMSNorm(12)),
+            *(nn.Unflatten(1, (3, 4)), nn.LayerNorm(4, bias=False), nn.Flatten()),
+            *(nn.LayerNorm(12, elementwise_affine=False), nn.Linear(12, 5)),
+        ),
+        (6,),
+    ),
+    "groups": lambda: (
+        nn.Sequential(
+            *(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.InstanceNorm2d(6)),
+            *(nn.Flatten(), nn.Linear(96, 5)),
+        ),
+        (2, 6, 6),
+    ),
+    "transformer": lambda: (Transformer(), (1, 8, 8)),
     **{
         name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
         for name, shape in (
@@ -69,6 +100,7 @@ def graph_of(name, samples=4):
     model, shape = NETS[name]()
     initialise(model, 1)
     model = convert(model)
+    set_step(model, 0, 0, 0)
 
     def drawn(seed):
         generator = torch.Generator().manual_seed(seed)

@@ -37,14 +37,17 @@ from samebits.kernels.protocol import (
     LSTMStates,
     Part,
     SGDTerms,
+    Shares,
     Sum,
     WholePart,
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, Tables
 from samebits.kernels.update import update_rows
+from samebits.kernels.vectors import largest
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
+from samebits.spec.training.attention import SOFTMAX_EXPONENT
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
 from samebits.spec.training.optimizer import SUM_BITS
 
@@ -101,9 +104,6 @@ class Eager(BatchNorms):
         narrow = x.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
         codes = torch.round(times_power(x if narrow else x.double(), -exponent))
         return codes.to(CODE_TYPE[bits]), exponent
-
-    def times(self, v: Tensor, factor: int) -> Tensor:
-        return v.long() * factor
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         v = v.long()
@@ -222,6 +222,20 @@ class Eager(BatchNorms):
     def channel_sum(self, g: Tensor) -> Tensor:
         return g.long().sum(dim=[d for d in range(g.dim()) if d != 1])
 
+    def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
+        acc = v.long() * m
+        top = largest(self, acc, exponent)
+        if bits == 32:
+            return self.shorten(acc, top, exponent)
+        return self.requantize(acc, top, exponent, bits)
+
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        return torch.where(mask, v, 0)
+
+    def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
+        axes = [axis for axis, n in enumerate(size) if n < g.shape[axis]]
+        return self._sum(g.long().sum(axes, keepdim=True) if axes else g.long())
+
     # --- activations, addition, pooling -----------------------------------------------------
 
     def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
@@ -256,6 +270,12 @@ class Eager(BatchNorms):
         acc = g.long() * entries.to(x.device)[x.long() + 128]
         codes, own = self.shorten(acc, self.largest_of(acc), e_g + e)
         return codes, int(own)
+
+    def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        live = [e for codes, e in parts if self.largest_of(codes)]
+        exponent = max(live, default=formats.EXPONENT_MIN)
+        codes = [self.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
+        return torch.cat(codes, axis), exponent
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
         exponent: Exponent
@@ -334,7 +354,7 @@ class Eager(BatchNorms):
         codes = (self.divide(p * whole, total) - amounts).to(torch.int32)
         return Entropy(codes, softmax.logs(total.view(-1)), (amounts * d).sum(1).cpu())
 
-    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
         v = z.long()
         if allowed is None:
             p = softmax.exponentials(v.amax(1, keepdim=True) - v, exponent)
@@ -342,11 +362,14 @@ class Eager(BatchNorms):
             top = torch.where(allowed, v, -formats.Q32).amax(1, keepdim=True)
             d = torch.where(allowed, top - v, 0)
             p = torch.where(allowed, softmax.exponentials(d, exponent), 0)
-        return self.divide(p << 30, p.sum(1, keepdim=True).clamp(min=1)).to(torch.int32)
+        y = self.divide(p << 30, p.sum(1, keepdim=True).clamp(min=1)).to(torch.int32)
+        return Shares(y, self.requantize_blocks(y, SOFTMAX_EXPONENT, 0, (len(y), 1), 8))
 
-    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
+    def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
         g, codes = g16.long(), y.long()
-        return codes.sum(1, keepdim=True) * g - (g * codes).sum(1, keepdim=True)
+        t = codes.sum(1, keepdim=True) * g - (g * codes).sum(1, keepdim=True)
+        t16, e_t = self.requantize_blocks(t, e_g, 0, (len(y), 1), 16)
+        return (t16 * codes).to(torch.int32), e_t + 2 * e_y
 
     # --- weights and optimizers -------------------------------------------------------------
 

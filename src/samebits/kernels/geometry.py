@@ -12,6 +12,7 @@ from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN, Q32, rou
 
 Pair = tuple[int, int]  # (height, width)
 MAX_PRODUCTS = 1 << 16  # of one forward sum: 2**16 * 127**2 < 2**30, leaves room for a bias
+MAX_GROUP = 1 << 20  # codes normalised together
 MAX_SUMMED = 1 << 24  # gradients summed into one weight: 2**31 * 2**7 * 2**24 = 2**62
 
 

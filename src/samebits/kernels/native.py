@@ -21,7 +21,6 @@ from samebits.kernels.library import (
     table_pointers,
 )
 from samebits.kernels.memory import (
-    BOOL,
     F64,
     GRADIENT,
     I8,
@@ -42,7 +41,6 @@ from samebits.kernels.memory import (
 )
 from samebits.kernels.native_parts import sums
 from samebits.kernels.native_pools import NativePools
-from samebits.kernels.native_vectors import MAX_SHIFT_32
 from samebits.kernels.protocol import (
     BITS,
     CODE_TYPE,
@@ -58,6 +56,7 @@ from samebits.spec import formats
 
 MAX_DEPTHWISE_TAPS = 518  # 32639 * 127 * 518 < 2**31
 _NAMES = {I8: "i8", I16: "i16", I32: "i32", I64: "i64"}
+MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
 _threads = torch.get_num_threads
 
 
@@ -308,29 +307,6 @@ class Native(NativePools):
         )
         self._run(self._c.samebits_entropy, *of_z, pointer(chosen, n, I64), divisor, *places)
         return found
-
-    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
-        z = integers(z, I32).contiguous()
-        n, c = z.shape
-        if isinstance(exponent, Tensor):
-            own = exponent.expand(n, 1).contiguous()
-        else:
-            own = z.new_full((1, 1), exponent, dtype=I64)
-        of_rows = own.numel()
-        sizes = (n, c, pointer(own, of_rows, I64), int(of_rows > 1))
-        allowed = None if allowed is None else allowed.contiguous()
-        out = torch.empty_like(z)
-        places = (pointer(allowed, n * c, BOOL), *table_pointers(), pointer(out, n * c, I32))
-        self._c.samebits_softmax(pointer(z, n * c, I32), *sizes, *places, _threads())
-        return out
-
-    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
-        g16, y = g16.contiguous(), y.contiguous()
-        out = y.new_empty(y.shape, dtype=I64)
-        n, c = y.shape
-        operands = (pointer(g16, n * c, I16), pointer(y, n * c, I8), n, c)
-        self._c.samebits_softmax_grad(*operands, pointer(out, n * c, I64), _threads())
-        return out
 
     # --- hashes -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import not_finite
 from samebits.kernels.library import failure
 from samebits.kernels.memory import (
+    BOOL,
     F32,
     GRADIENT,
     I8,
@@ -26,10 +27,11 @@ from samebits.kernels.memory import (
     SUMS,
     dense,
     integers,
+    is_last,
     like,
     pointer,
 )
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part, WholePart
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -102,14 +104,6 @@ class NativeParts(Eager):
         self._run(self._c.samebits_quantize, *places)
         return codes, own[0]
 
-    def times(self, v: Tensor, factor: int) -> Tensor:
-        if v.dtype is not I32:
-            return super().times(v, factor)
-        v, n = dense(v), v.numel()
-        out = torch.empty_like(v, dtype=I64)
-        self._run(self._c.samebits_times, pointer(v, n, I32), n, factor, pointer(out, n, I64))
-        return out
-
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
@@ -177,6 +171,68 @@ class NativeParts(Eager):
         of_parts = (self._words(words), count, n, room)
         self._run(self._c.samebits_stacked, *of_parts, *place)
         return out, own[0]
+
+    def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
+        if isinstance(exponent, Tensor) or v.dtype not in CODES:
+            return super().times(v, m, exponent, bits)
+        v, n = dense(v), v.numel()
+        out, own = torch.empty_like(v, dtype=I8 if v.dtype is I8 else I32), self._out()
+        of_v = (pointer(v, n, *CODES), BITS_OF[v.dtype], n)
+        places = (pointer(out, n, I8, I32), own, _threads())
+        self._run(self._c.samebits_times, *of_v, m, self._at(exponent), bits, *places)
+        return out, own[0]
+
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        v = dense(v)
+        mask, out, n = like(mask, v), torch.empty_like(v), v.numel()
+        of_v = (pointer(mask, n, BOOL), pointer(v, n, *CODES), BITS_OF[v.dtype], n)
+        self._run(self._c.samebits_where, *of_v, pointer(out, n, *CODES), _threads())
+        return out
+
+    def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
+        g, largest = dense(g), self._out()
+        out = g.new_empty(tuple(size), dtype=I64)
+        layout = steps_of(g, out.expand(g.shape))
+        of_g = (pointer(g, g.numel(), *GRADIENT), BITS_OF[g.dtype])
+        places = (pointer(out, out.numel(), I64), out.numel(), len(layout) // 3)
+        words = self._words(layout)
+        self._run(self._c.samebits_sums, *of_g, *places, words, largest, _threads())
+        return out, largest[0]
+
+    def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        """All at the common exponent, and then copied beside each other."""
+        own, found, words = self._out(), list[Tensor](), list[Any]()
+        sides = [(dense(codes), exponent) for codes, exponent in parts]
+        for codes, exponent in sides:
+            found.append(out := torch.empty_like(codes))
+            places = (self._address(pointer(v, codes.numel(), I8)) for v in (codes, out))
+            first, last = places
+            words += (first, codes.numel(), self._at(exponent), last)
+        self._run(self._c.samebits_align, self._words(words), len(sides), own, _threads())
+        size = list(found[0].shape)
+        size[axis] = sum(codes.shape[axis] for codes in found)
+        order = torch.channels_last if all(map(is_last, found)) else torch.contiguous_format
+        y = torch.empty(size, dtype=I8, device="cpu", memory_format=order)
+        for out, place in zip(found, y.split([v.shape[axis] for v in found], axis), strict=True):
+            place.copy_(out)
+        return y, own[0]
+
+
+def steps_of(a: Tensor, b: Tensor) -> list[int]:
+    """The axes of two tensors of a shape as C walks them: of each its size and its steps in both.
+
+    Axes that lie behind each other in both are one.
+    """
+    found = list[list[int]]()
+    for axis in zip(a.shape, a.stride(), b.stride(), strict=True):
+        size, *steps = axis
+        if size == 1:
+            continue
+        if found and found[-1][1:] == [size * step for step in steps]:
+            found[-1] = [found[-1][0] * size, *steps]
+        else:
+            found.append([*axis])
+    return [word for axis in found or [[1, 0, 0]] for word in axis]
 
 
 def sums(v: Tensor) -> Tensor:

@@ -1,110 +1,245 @@
-"""Normalisation of vectors in C: rows of codes with one exponent for all (training.md 5 and 7)."""
+"""Vectors in C: their normalisation, softmax, and exponents of their own (training.md 5, 7, 14)."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from samebits.kernels.geometry import MAX_PRODUCTS, requantize_shift, shorten_shift
-from samebits.kernels.library import in_two_passes
-from samebits.kernels.memory import GRADIENT, I8, I16, I32, I64, integers, pointer
+from samebits.kernels.geometry import MAX_GROUP
+from samebits.kernels.library import conv_struct, table_pointers
+from samebits.kernels.memory import BOOL, GRADIENT, I8, I16, I32, I64, SUMS, integers, pointer
 from samebits.kernels.native_update import NativeUpdate
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Shifts
+from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Shares, State, Sum, VectorNorm
 from samebits.kernels.rows import Exponent
+from samebits.kernels.vectors import pair_shape
 from samebits.spec import formats
 
-MAX_SHIFT_32 = 24  # right shifts that 32-bit rounding of magnitudes up to Q32 can hold
+LIMITED, UNLIMITED, SHORTENED = range(3)  # of blocks.c
 _threads = torch.get_num_threads
 
 
 class NativeVectors(NativeUpdate):
-    """The part of `Native` that normalises vectors."""
+    """The part of `Native` that computes by vectors."""
+
+    # --- normalisation ----------------------------------------------------------------------
 
     def vector_stats(self, z: Tensor) -> Tensor:
-        if z.dtype != torch.int8 or z.shape[-1] > MAX_PRODUCTS:
+        if z.dtype != torch.int8 or z.shape[-1] > MAX_GROUP:
             return super().vector_stats(z)
         z = z.contiguous()
         out = z.new_empty((4, *z.shape[:-1], 1), dtype=I64)
         n, d = _sizes(z)
         places = (pointer(z, n * d, I8), n, d, pointer(out, 4 * n, I64))
-        self._c.samebits_vector_stats(*places, _threads())
+        self._run(self._c.samebits_vector_stats, *places, _threads())
         return out
 
-    def vector_normalized(
-        self, z: Tensor, stats: Tensor, multiplier: Tensor, exponent: Exponent
-    ) -> tuple[Part, Part]:
-        """All shifts follow from the ends of the rows, which tell what each of them reaches."""
-        if z.dtype != torch.int8 or isinstance(exponent, Tensor) or not z.numel():
-            return super().vector_normalized(z, stats, multiplier, exponent)
-        size = z.shape[-1]
-        total, _, low, high = stats
-        reach = torch.maximum(size * high - total, total - size * low) * multiplier
-        largest = int(reach.max())
-        by = shorten_shift(largest)
-        top, own = formats.scaled(largest, -by), exponent + by
-        shifts = [requantize_shift(top, own, bits) for bits in (16, 8)] if top else [32, 32]
-        if max(shifts) > MAX_SHIFT_32:
-            return super().vector_normalized(z, stats, multiplier, exponent)
+    def vector_norm(
+        self,
+        z: Tensor,
+        exponent: int,
+        gamma: State | None,
+        beta: State | None,
+        eps: float,
+        centred: bool,
+        bits: int,
+    ) -> VectorNorm:
+        """The statistics, the scalars, a pass that normalises, and one that writes."""
+        if not z.numel() or z.shape[-1] > MAX_GROUP:
+            return super().vector_norm(z, exponent, gamma, beta, eps, centred, bits)
         z = z.contiguous()
-        wide, narrow = (torch.empty_like(z, dtype=CODE_TYPE[bits]) for bits in (16, 8))
-        rows = [integers(v, I32).contiguous() for v in (total, multiplier)]
         n, d = _sizes(z)
-        operands = (pointer(z, n * d, I8), n, d, *(pointer(v, n, I32) for v in rows))
-        places = (pointer(wide, n * d, I16), pointer(narrow, n * d, I8))
-        steps = (-by, *(-shift for shift in shifts))
-        self._c.samebits_vector_normalized(*operands, *steps, *places, _threads())
-        return (wide, own + shifts[0]), (narrow, own + shifts[1])
+        period = _period(d, gamma, beta)
+        states = [self._state(s, period * d) for s in (gamma, beta)]
+        y, xhat = torch.empty_like(z), torch.empty_like(z)
+        m = z.new_empty((*z.shape[:-1], 1), dtype=I32)
+        e_y, e_xhat, e_m = self._out(), self._out(), self._out()
+        self._run(
+            self._c.samebits_vector_norm,
+            *(pointer(z, n * d, I8), self._at(exponent), n, d, period),
+            *(*states[0], *states[1], eps, centred, bits),
+            *(pointer(xhat, n * d, I8), e_xhat, pointer(m, n, I32), e_m),
+            *(pointer(y, n * d, I8), e_y, _threads()),
+        )
+        return VectorNorm((y, e_y[0]), (xhat, e_xhat[0]), (m, e_m[0]))
 
-    def column_affine(
-        self, x: Tensor, m: Tensor, b: Tensor | None, by: Exponent, exponent: Exponent, bits: int
+    def vector_norm_gradient(
+        self, g: Tensor, e_g: int, xhat: Part, factor: Part, gamma: State | None, centred: bool
     ) -> Part:
-        """In C where m and b are vectors [d] and there is one exponent."""
-        b = m.new_zeros(m.shape) if b is None else b
-        if isinstance(exponent, Tensor) or not m.shape == b.shape == x.shape[-1:]:
-            return super().column_affine(x, m, b, by, exponent, bits)
-        x, m, b = x.contiguous(), integers(m, I32).contiguous(), b.contiguous()
-        out = torch.empty_like(x, dtype=CODE_TYPE[bits])
-        n, d = _sizes(x)
-        of_x = pointer(x, n * d, *GRADIENT)
-        operands = (of_x, BITS[x.dtype], n, d, pointer(m, d, I32), pointer(b, d, I64), by)
+        """The sums, and for both roundings a pass that finds the largest magnitude."""
+        (x, e_x), (m, e_m) = xhat, factor
+        if isinstance(e_x, Tensor) or isinstance(e_m, Tensor):
+            return super().vector_norm_gradient(g, e_g, xhat, factor, gamma, centred)
+        g, x, m = g.contiguous(), x.contiguous(), m.contiguous()
+        n, d = _sizes(g)
+        period, own = _period(d, gamma), self._out()
+        dx = torch.empty_like(g, dtype=I32)
+        self._run(
+            self._c.samebits_vector_norm_gradient,
+            *(pointer(g, n * d, *GRADIENT), BITS[g.dtype], self._at(e_g)),
+            *(pointer(x, n * d, I8), self._at(e_x), n, d, period),
+            *(*self._state(gamma, period * d), pointer(m, n, I32), self._at(e_m), centred),
+            *(pointer(dx, n * d, I32), own, _threads()),
+        )
+        return dx, own[0]
 
-        def call(shift: int, to: int | None) -> int:
-            places = (to, BITS[out.dtype], _threads())
-            return int(self._c.samebits_column_affine(*operands, shift, *places))
+    def _state(self, state: State | None, n: int) -> tuple[Any, ...]:
+        """W, A and the exponent of J of a parameter [n] as C reads them; without one nulls."""
+        if state is None:
+            return None, None, self._at(0)
+        codes, delayed, exponent = state
+        return pointer(codes, n, I8), pointer(delayed, n, I16), self._at(exponent)
 
-        return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, bits))
+    # --- softmax ----------------------------------------------------------------------------
 
-    def vector_grad(
-        self, h: Tensor, x: Tensor, centred: bool, by: Shifts, exponent: Exponent
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
+        z = integers(z, I32).contiguous()
+        n, c = z.shape
+        own, several, _held = self._of_rows(exponent, n)
+        allowed = None if allowed is None else allowed.contiguous()
+        y, narrow = torch.empty_like(z), torch.empty_like(z, dtype=I8)
+        e_narrow = z.new_empty((n, 1), dtype=I64)
+        self._run(
+            self._c.samebits_softmax,
+            *(pointer(z, n * c, I32), n, c, own, several),
+            *(pointer(allowed, n * c, BOOL), *table_pointers()),
+            *(pointer(y, n * c, I32), pointer(narrow, n * c, I8), pointer(e_narrow, n, I64)),
+            _threads(),
+        )
+        return Shares(y, (narrow, e_narrow))
+
+    def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
+        g16, y, e_y = g16.contiguous(), y.contiguous(), e_y.contiguous()
+        n, c = y.shape
+        own, several, _held = self._of_rows(e_g, n)
+        out, e_out = y.new_empty(y.shape, dtype=I32), y.new_empty((n, 1), dtype=I64)
+        self._run(
+            self._c.samebits_softmax_grad,
+            *(pointer(g16, n * c, I16), own, several),
+            *(pointer(y, n * c, I8), pointer(e_y, n, I64), n, c),
+            *(pointer(out, n * c, I32), pointer(e_out, n, I64), self._out(), _threads()),
+        )
+        return out, e_out
+
+    def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
+        """Exponents [n, 1] as C reads them, or the one; whether there are several; and they."""
+        if not isinstance(exponent, Tensor):
+            return self._at(exponent), 0, None
+        own = integers(exponent, I64).expand(n, 1).contiguous()
+        return pointer(own, n, I64), 1, own
+
+    # --- exponents of vectors ---------------------------------------------------------------
+
+    def requantize_blocks(
+        self,
+        v: Tensor,
+        exponent: Exponent,
+        beside: int,
+        size: Sequence[int] | None,
+        bits: int,
+        limited: bool = True,
     ) -> Part:
-        """In C where there is one exponent: the sums, the largest magnitude, the codes."""
-        if isinstance(exponent, Tensor):
-            return super().vector_grad(h, x, centred, by, exponent)
-        h, x = h.contiguous(), x.contiguous()
-        sums = h.new_empty((2, *h.shape[:-1]), dtype=I64)
-        n, d = _sizes(h)
-        of_h, of_x = pointer(h, n * d, I16), pointer(x, n * d, I8)
-        rows = (of_h, of_x, n, d, pointer(sums, 2 * n, I64))
-        self._c.samebits_vector_dots(*rows, _threads())
-        if not centred:
-            sums[0] = 0
+        found = self._blocks(v, exponent, beside, size, bits, LIMITED if limited else UNLIMITED)
+        return found or super().requantize_blocks(v, exponent, beside, size, bits, limited)
 
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_vector_grad(*rows, *by, shift, to, _threads()))
+    def shorten_blocks(
+        self, v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
+    ) -> Part:
+        found = self._blocks(v, exponent, beside, size, 32, SHORTENED)
+        return found or super().shorten_blocks(v, exponent, beside, size)
 
-        out = torch.empty_like(h)
-        return in_two_passes(call, out, exponent, lambda n: requantize_shift(n, exponent, 16))
+    def _blocks(
+        self,
+        v: Tensor,
+        exponent: Exponent,
+        beside: int,
+        size: Sequence[int] | None,
+        bits: int,
+        kind: int,
+    ) -> Part | None:
+        """In C where exponents are those of rows, or of blocks of them; None where not."""
+        given = (1,) * v.dim() if isinstance(exponent, int) else tuple(exponent.shape)
+        wanted = (1,) * v.dim() if size is None else tuple(size)
+        if not v.numel() or not all(_is_of_blocks(s, v.shape) for s in (given, wanted)):
+            return None
+        v = (v if v.dtype is I64 else integers(v, I32)).contiguous()
+        n, c = _sizes(v)
+        out = torch.empty_like(v, dtype=CODE_TYPE[bits])
+        count, blocks = math.prod(given), math.prod(wanted)
+        if isinstance(exponent, int):
+            own: Any = self._at(exponent)
+        else:
+            exponent = integers(exponent, I64).contiguous()
+            own = pointer(exponent, count, I64)
+        found = None if size is None else v.new_empty(wanted, dtype=I64)
+        one, highest = self._out(), self._out()
+        place = one if found is None else pointer(found, blocks, I64)
+        self._run(
+            self._c.samebits_requantize_blocks,
+            *(pointer(v, n * c, *SUMS), 64 if v.dtype is I64 else 32, n, c),
+            *(own, count, self._at(beside), bits, kind),
+            *(pointer(out, n * c, I8, I16, I32), BITS[out.dtype], place, blocks, highest),
+            _threads(),
+        )
+        return out, one[0] if found is None else found
 
-    def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
-        x, multiplier = x.contiguous(), integers(multiplier, I32).contiguous()
-        n, d = _sizes(x)
-        rows = (pointer(x, n * d, I16), n, d, pointer(multiplier, n, I32))
-        out = torch.empty_like(x, dtype=torch.int32)
+    # --- products of matrices ---------------------------------------------------------------
 
-        def call(shift: int, to: int | None) -> int:
-            return int(self._c.samebits_vector_times(*rows, shift, to, _threads()))
+    def products(self, a: Tensor, b: Tensor) -> Sum:
+        a, b = a.contiguous(), b.contiguous()
+        s, (count, n, k), m = pair_shape(a, b), a.shape, b.shape[1]
+        out, largest = a.new_empty((count, n, m), dtype=I32), self._out()
+        operands = (pointer(a, count * n * k, I8), pointer(b, count * m * k, I8))
+        places = (pointer(out, count * n * m, I32), largest, _threads())
+        self._run(self._c.samebits_batch_products, conv_struct(s), count, *operands, *places)
+        return out, largest[0]
 
-        return in_two_passes(call, out, exponent, shorten_shift)
+    def products_a(self, g16: Tensor, b: Tensor) -> Sum:
+        """In 32-bit sums where the number of terms keeps them from leaving; so below."""
+        g16, b = g16.contiguous(), b.contiguous()
+        (count, n, m), k = g16.shape, b.shape[2]
+        wide = _leaves(m)
+        out, largest = g16.new_empty((count, n, k), dtype=I64 if wide else I32), self._out()
+        s = pair_shape(out, b)
+        operands = (pointer(g16, count * n * m, I16), pointer(b, count * m * k, I8))
+        places = (pointer(out, count * n * k, *SUMS), wide, largest, _threads())
+        self._run(self._c.samebits_batch_products_a, conv_struct(s), count, *operands, *places)
+        return out, largest[0]
+
+    def products_b(self, g: Tensor, a: Tensor) -> Sum:
+        g, a = g.contiguous(), a.contiguous()
+        (count, n, m), k = g.shape, a.shape[2]
+        wide = g.dtype is I32 or _leaves(n)
+        out, largest = g.new_empty((count, m, k), dtype=I64 if wide else I32), self._out()
+        s = pair_shape(a, out)
+        of_g = (pointer(g, count * n * m, *GRADIENT), BITS[g.dtype])
+        places = (pointer(out, count * m * k, *SUMS), wide, largest, _threads())
+        operands = (count, *of_g, pointer(a, count * n * k, I8))
+        self._run(self._c.samebits_batch_products_b, conv_struct(s), *operands, *places)
+        return out, largest[0]
+
+
+def _leaves(terms: int) -> bool:
+    """Whether a sum of products of 16 and 8 bits may leave 32 bits."""
+    return terms * formats.Q16 * formats.Q8 > formats.Q32
+
+
+def _is_of_blocks(size: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether what has a size belongs to blocks of rows that lie one after the other."""
+    if len(size) != len(shape) or size[-1] != 1:
+        return False
+    kept = [n for n, full in zip(size[:-1], shape[:-1], strict=True) if full > 1]
+    full = [full for full in shape[:-1] if full > 1]
+    own = sum(n > 1 for n in kept)
+    return kept == [*full[:own], *[1] * (len(full) - own)]
+
+
+def _period(d: int, *states: State | None) -> int:
+    """The rows whose places have parameters of their own."""
+    return next((s[0].numel() // d for s in states if s is not None), 1)
 
 
 def _sizes(v: Tensor) -> tuple[int, int]:

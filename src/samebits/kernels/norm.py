@@ -6,8 +6,6 @@ and 7. `BatchNorms` is for tensors with one exponent; the functions serve expone
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,11 +13,8 @@ from torch import Tensor
 from samebits.errors import RangeError
 from samebits.kernels.geometry import not_finite, requantize_shift, unlimited_exponent
 from samebits.kernels.protocol import BITS, State, WholePart
-from samebits.kernels.vectors import Vectors
+from samebits.kernels.vectors import Integers, Scalars, Vectors, fits_of, rounded_scalars
 from samebits.spec import formats
-
-Scalars = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def mean_of(s1: Integers, n: int, exponent: Integers | int) -> Scalars:
@@ -47,18 +42,6 @@ def inverse(variance: Scalars, eps: float) -> Scalars:
     """1 / standard deviation; not finite where a variance is none, which `multiply_add` tells."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return 1.0 / np.sqrt(variance.astype(np.float64) + eps)
-
-
-def fits_of(v: Scalars, bits: int) -> Integers:
-    """`formats.fits` of every element; 0 for 0."""
-    fraction, exponent = np.frexp(v)
-    fit = np.where(fraction > 0.5, exponent - bits, exponent - 1 - bits)
-    return np.where(v == 0, 0, fit).astype(np.int64)
-
-
-def rounded_scalars(v: Scalars, exponent: Integers | int) -> Integers:
-    """rne(v * 2**-exponent)."""
-    return np.rint(np.ldexp(v, -exponent)).astype(np.int64)
 
 
 def multiply_add(

@@ -122,6 +122,23 @@ class LSTMGradients(NamedTuple):
     first: tuple[WholePart | None, WholePart | None]
 
 
+class VectorNorm(NamedTuple):
+    """Vectors that were normalised, and what their gradient reads: the normalised rows as codes of
+    8 bits, and the factor of every row, int32 [..., 1].
+    """
+
+    output: Part
+    xhat: Part
+    factor: Part
+
+
+class Shares(NamedTuple):
+    """A softmax: int32 codes of the exponent -30, and codes of 8 bits with exponents [n, 1]."""
+
+    codes: Tensor
+    narrow: Part
+
+
 class Entropy(NamedTuple):
     """The gradient's codes of a cross-entropy, int32 [n, classes], and of every row what its loss
     is made of (6.1), int64 [n] on the CPU: log2(S) - 24, and the sum of distances D.
@@ -175,9 +192,6 @@ class Kernels(Protocol):
 
         Raises RangeError for numbers that are not finite, or ask for a larger exponent.
         """
-
-    def times(self, v: Tensor, factor: int) -> Tensor:
-        """v * factor, int64, of integers whose products it holds."""
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
@@ -344,34 +358,80 @@ class Kernels(Protocol):
     def vector_stats(self, z: Tensor) -> Tensor:
         """int64 [4, ..., 1]: sum, sum of squares, smallest and largest of every row of integers."""
 
-    def vector_normalized(
-        self, z: Tensor, stats: Tensor, multiplier: Tensor, exponent: Exponent
-    ) -> tuple[Part, Part]:
-        """(d * z - sum) * multiplier * 2**exponent as bfp32, and of it codes of 16 and of 8 bits.
+    def vector_norm(
+        self,
+        z: Tensor,
+        exponent: int,
+        gamma: State | None,
+        beta: State | None,
+        eps: float,
+        centred: bool,
+        bits: int,
+    ) -> VectorNorm:
+        """Every row of 8-bit codes z normalised, times gamma plus beta, as codes of `bits`.
 
-        stats: `vector_stats` of z, or with 0 for every sum. Multipliers, int64 [..., 1], have 24
-        bits, so that products are below 2**62; of codes of 8 bits without shifts below 2**52.
+        Rows have at most MAX_GROUP codes; not centred, their sum counts as 0. gamma, beta: of the
+        places of a row [d], or of as many rows in turn [1, rows, d]. Raises RangeError where an
+        exponent would be above 127.
         """
 
-    def column_affine(
-        self, x: Tensor, m: Tensor, b: Tensor | None, by: Exponent, exponent: Exponent, bits: int
+    def vector_norm_gradient(
+        self, g: Tensor, e_g: int, xhat: Part, factor: Part, gamma: State | None, centred: bool
     ) -> Part:
-        """(rne(x * m * 2**by) + b) * 2**exponent requantized to `bits` (1.1).
+        """The gradient of z as bfp32, from g of 16 or 32 bits and what `vector_norm` found.
 
-        x: codes of 16 or 32 bits. m, int64, has at most 24 bits and b 61; both broadcast against x.
+        g * gamma, and the difference of the sums over rows, are rounded to 16 bits.
         """
 
-    def vector_grad(
-        self, h: Tensor, x: Tensor, centred: bool, by: Shifts, exponent: Exponent
+    # --- exponents of vectors (12.1 and 14) -------------------------------------------------
+    #
+    # Integers of several axes, of vectors along the last, as codes whose exponents have the shape
+    # `size`; None: one for all. Exponents of the integers broadcast; `beside` is added to them.
+
+    def requantize_blocks(
+        self,
+        v: Tensor,
+        exponent: Exponent,
+        beside: int,
+        size: Sequence[int] | None,
+        bits: int,
+        limited: bool = True,
     ) -> Part:
-        """rne((d * h - sum h) * 2**by[0]) - rne(sum(h * x) * x * 2**by[1]) as codes of 16 bits.
+        """As codes of `bits` with the smallest exponents in [-128, 127]; not limited: in none.
 
-        h of 16 bits and x of 8, sums over rows; not centred, sum h counts as 0. No term leaves 60
-        bits.
+        Raises RangeError where one would be above 127.
         """
 
-    def vector_times(self, x: Tensor, multiplier: Tensor, exponent: int) -> Part:
-        """x * multiplier * 2**exponent as bfp32, one rounding; x of 16 bits, below 2**40."""
+    def shorten_blocks(
+        self, v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
+    ) -> Part:
+        """As bfp32 with the smallest exponents that are no less than those of the integers."""
+
+    # --- products of activations (14.1) -----------------------------------------------------
+    #
+    # Matrices a [count, n, k] and b [count, m, k] of 8-bit codes, k <= MAX_PRODUCTS; their sums are
+    # bounded as those of a layer.
+
+    def products(self, a: Tensor, b: Tensor) -> Sum:
+        """a * b^T, [count, n, m]."""
+
+    def products_a(self, g16: Tensor, b: Tensor) -> Sum:
+        """The gradient of a, g16 * b, [count, n, k], of a 16-bit gradient [count, n, m]."""
+
+    def products_b(self, g: Tensor, a: Tensor) -> Sum:
+        """The gradient of b, g^T * a, [count, m, k], of one of 16 or 32 bits."""
+
+    def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
+        """v * m * 2**exponent as codes of `bits`, one rounding; |m| < 2**17.
+
+        8-bit codes v as at most 8 bits (1.1), codes v of 16 or 32 bits as bfp32 (1.2).
+        """
+
+    def where(self, mask: Tensor, v: Tensor) -> Tensor:
+        """Codes v where a bool mask of their shape is true, 0 elsewhere."""
+
+    def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
+        """The sums of g, 16 or 32 bits, over the axes that have one place in `size`, int64."""
 
     # --- activations, addition, pooling -----------------------------------------------------
 
@@ -394,6 +454,9 @@ class Kernels(Protocol):
 
         g has 16 or 32 bits, so that products are below 2**46.
         """
+
+    def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        """8-bit codes along an axis, at the largest exponent of those that are not all zeros."""
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
         """a + b of 8-bit codes, both rounded to one exponent E, requantized to `bits` (5).
@@ -443,17 +506,19 @@ class Kernels(Protocol):
 
     # --- softmax (14.3) ---------------------------------------------------------------------
 
-    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Tensor:
-        """rne(P * 2**30 / S) of vectors z [n, c], c <= 2**14, of 8 or 32 bits: int32.
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
+        """rne(P * 2**30 / S) of vectors z [n, c], c <= 2**14, of 8 or 32 bits.
 
         One exponent, or int64 [n, 1]. Where bool `allowed` [n, c] is false, and in vectors
         without a place that is allowed, the result is 0.
         """
 
-    def softmax_grad(self, g16: Tensor, y: Tensor) -> Tensor:
-        """S * g - sum(g * y), S = sum y, of vectors [n, c], c <= 2**14: int64, below 2**37.
+    def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
+        """y * (S * g - sum(g * y)), S = sum y, of vectors [n, c]: int32, exponents [n, 1].
 
-        g16 has 16 bits, y 8.
+        g16 has 16 bits and one exponent or int64 [n, 1], y has 8 bits and int64 [n, 1]. What is in
+        brackets is rounded to 16 bits, every vector with an exponent of its own; RangeError where
+        that would be above 127.
         """
 
     # --- weights and optimizers (2 to 4) ----------------------------------------------------

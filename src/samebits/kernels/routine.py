@@ -29,7 +29,7 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import declarations, library, memory
 from samebits.kernels.memory import INTEGERS
 from samebits.kernels.native import Native
-from samebits.kernels.native_parts import BITS_OF
+from samebits.kernels.native_parts import steps_of
 from samebits.kernels.rows import Exponent
 
 ALIGNMENT = 64  # bytes
@@ -275,13 +275,17 @@ class RoutineRecorder(Native):
     def copied(self, source: Tensor, target: Tensor) -> None:
         """A call that copies integers, in any order of memory."""
         kinds = {source.dtype, target.dtype}
-        if not kinds <= {*INTEGERS} or source.dim() > MOST_AXES:
+        if not kinds <= {*INTEGERS} and kinds != {torch.bool}:
             raise NotRecordableError(f"torch copies {source.dtype} as {target.dtype}")
-        source = source.expand(target.shape)
-        strides = zip(target.shape, source.stride(), target.stride(), strict=True)
-        layout = _Words(tuple(word for axis in strides for word in axis))
-        sides = [(memory.address_of(v), BITS_OF[v.dtype]) for v in (source, target)]
-        self._run(self._c.samebits_copy, *sides[0], *sides[1], target.dim(), layout)
+        if not target.numel():
+            return
+        steps = steps_of(source.expand(target.shape), target)
+        if len(steps) > 3 * MOST_AXES:
+            raise NotRecordableError(f"torch copies {len(steps) // 3} axes")
+        sides = [(memory.address_of(v), 8 * v.element_size()) for v in (source, target)]
+        self._run(
+            self._c.samebits_copy, *sides[0], *sides[1], len(steps) // 3, _Words(tuple(steps))
+        )
 
     def are_classes(self, target: Tensor, classes: int) -> None:
         """A call that fails where a class index is none."""
@@ -376,6 +380,8 @@ class _Torch(TorchDispatchMode):
     ) -> Any:
         """Call the function, and write down what it does to elements."""
         result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_meta:  # a shape alone
+            return result
         if func in MADE:
             return self._recorder.made(result)
         if func in ZEROS:

@@ -196,7 +196,7 @@ def requantize(
     """
     e, _ = _fit(acc, exponent, size, bits, divisor, k)
     e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
-    if limited and (found := int(e.max())) > EXPONENT_MAX:
+    if limited and e.numel() and (found := int(e.max())) > EXPONENT_MAX:
         raise RangeError(
             f"expected an exponent of at most {EXPONENT_MAX}, found {found}: the values have "
             "outgrown their format (training diverged); lower the learning rate"
@@ -365,3 +365,23 @@ def largest_exponent(codes: Tensor, exponent: Exponent) -> int | None:
 def _is_row_axis(codes: Tensor, axis: int) -> bool:
     """Whether an axis counts rows."""
     return axis in row_axes(codes.dim())
+
+
+Term = tuple[Tensor, Exponent, int]  # integers below 2**bits, their exponent and bits
+SUM_BITS = 60  # of the largest term of a sum at a common exponent
+
+
+def common_exponent(*terms: tuple[Exponent, int]) -> Exponent:
+    """The exponent at which `combined` adds terms of these exponents and bits (training.md 3)."""
+    return maximum(*(exponent + bits for exponent, bits in terms)) - SUM_BITS
+
+
+def combined(k: Passes, *terms: Term) -> tuple[Tensor, Exponent]:
+    """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3).
+
+    The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
+    term is rounded, so that the sum is exact and below 2**62.
+    """
+    own = common_exponent(*((exponent, bits) for _, exponent, bits in terms))
+    first, *others = (k.scale(v, exponent - own) for v, exponent, _ in terms)
+    return sum(others, first), own

@@ -479,25 +479,14 @@ def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> BFPValue:
     return BFPValue(*k.shorten(acc, largest, exponent), layer_bits=layer_bits)
 
 
-Term = tuple[Tensor, Exponent, int]  # integers below 2**bits, their exponent and bits
-SUM_BITS = 60  # of the largest term of a sum at a common exponent
-
-
-def common_exponent(*terms: tuple[Exponent, int]) -> Exponent:
-    """The exponent at which `combined` adds terms of these exponents and bits (training.md 3)."""
-    return rows.maximum(*(exponent + bits for exponent, bits in terms)) - SUM_BITS
+Term = rows.Term
+common_exponent = rows.common_exponent
+SUM_BITS = rows.SUM_BITS
 
 
 def combined(*terms: Term) -> Part:
-    """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3).
-
-    The integers of a term are below 2**bits. The exponent leaves the largest 60 bits, to which each
-    term is rounded, so that the sum is exact and below 2**62.
-    """
-    common = common_exponent(*((exponent, bits) for _, exponent, bits in terms))
-    k = kernels.of(terms[0][0])
-    first, *others = (k.scale(v, exponent - common) for v, exponent, _ in terms)
-    return sum(others, first), common
+    """The sum of (integers, exponent, bits) at one exponent, int64 (training.md 3)."""
+    return rows.combined(kernels.of(terms[0][0]), *terms)
 
 
 def gradient_in(bits: int, g: Tensor, exponent: Exponent) -> Part:

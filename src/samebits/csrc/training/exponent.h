@@ -16,9 +16,7 @@ enum Status { FINE, OUT_OF_RANGE, NO_MEMORY, NOT_FINITE, MISSING };
 #define Q32 2139062143
 
 SAMEBITS_INLINE int64_t bit_length(int64_t v) {
-    int64_t bits = 0;
-    while (v >> bits) bits++;
-    return bits;
+    return v ? 64 - __builtin_clzll((unsigned long long)v) : 0;
 }
 
 /* The largest code of a width (1 and 13). */
@@ -26,19 +24,24 @@ SAMEBITS_INLINE int64_t code_max(int bits) {
     return bits == 32 ? Q32 : bits == 16 ? Q16 : ((int64_t)1 << (bits - 1)) - 1;
 }
 
-/* The shift to the right by which integers up to `top` > 0 at an exponent become codes of `bits`
- * (1.1). */
-SAMEBITS_INLINE int64_t requantize_by(int64_t top, int64_t exponent, int bits) {
-    int64_t by = SAMEBITS_MAX(bit_length(top) - bits + 1, EXPONENT_MIN - exponent);
+/* The smallest shift to the right, of either sign, at which integers up to `top` fit `bits`. */
+SAMEBITS_INLINE int64_t fit_by(int64_t top, int bits) {
+    int64_t by = bit_length(top) - bits + 1;
     while (scale64(top, shift_by(-by)) > code_max(bits)) by++;
     return by;
 }
 
+/* The shift to the right by which integers up to `top` > 0 at an exponent become codes of `bits`
+ * (1.1). */
+SAMEBITS_INLINE int64_t requantize_by(int64_t top, int64_t exponent, int bits) {
+    int64_t by = fit_by(top, bits);
+    return SAMEBITS_MAX(by, EXPONENT_MIN - exponent);
+}
+
 /* The shift to the right by which integers up to `top` become codes of 32 bits (1.2). */
 SAMEBITS_INLINE int64_t shorten_by(int64_t top) {
-    int64_t by = SAMEBITS_MAX(0, bit_length(top) - 32);
-    while (scale64(top, shift_by(-by)) > Q32) by++;
-    return by;
+    int64_t by = fit_by(top, 32);
+    return SAMEBITS_MAX(0, by);
 }
 
 #endif

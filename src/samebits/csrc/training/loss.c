@@ -3,8 +3,8 @@
  *
  * Bounds: with c <= 2**14 classes S = sum p <= 2**38, and |p - S| * 2**24 <= 2**62; A < 2**29, so
  * p * A < 2**53, and sums of a * d are below 2**61. */
-#include "parallel.h"
 #include "exponent.h"
+#include "parallel.h"
 
 /* log2(s) - 24 in units of 2**-24 by 24 steps of squaring; s >= 2**24. */
 static int64_t log2_24(int64_t s) {
@@ -105,54 +105,100 @@ int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n, const 
     return FINE;
 }
 
+#define SHARE_EXPONENT (-30) /* of the result of a softmax */
+
 /* rne(p * 2**30 / S) of one vector, of the places that are allowed (null: all). p < 2**25 lies in
- * `out` until S is known. */
-static void softmax_vector(const int32_t *z, int64_t c, int64_t exponent, const uint8_t *allowed,
-                           const int64_t *t1, const int64_t *t2, int32_t *out) {
+ * `out` until S is known. The quotient of binary64 is below 2**31 and so less than 1 beside the
+ * exact one, which the rest then tells. */
+static int64_t softmax_vector(const int32_t *restrict z, int64_t c, int64_t exponent,
+                              const uint8_t *restrict allowed, const int64_t *restrict t1,
+                              const int64_t *restrict t2, int32_t *restrict out) {
     const Units by = units_of(exponent);
     int64_t top = INT64_MIN, total = 0;
+    int32_t most = 0;
     for (int64_t j = 0; j < c; j++)
         if (!allowed || allowed[j]) top = SAMEBITS_MAX(top, z[j]);
     for (int64_t j = 0; j < c; j++) {
         out[j] = !allowed || allowed[j] ? (int32_t)power(top - z[j], by, t1, t2) : 0;
         total += out[j];
     }
-    for (int64_t j = 0; j < c; j++)
-        if (out[j]) out[j] = (int32_t)samebits_quotient((int64_t)out[j] << 30, total);
+    if (total == 0) return 0;
+    const double whole = (double)total;
+    for (int64_t j = 0; j < c; j++) {
+        int64_t p = (int64_t)out[j] << 30, q = (int64_t)((double)p / whole), rest = p - q * total;
+        int64_t below = rest < 0, above = rest >= total;
+        q += above - below;
+        rest += (below - above) * total;
+        int64_t twice = 2 * rest;
+        q += (twice > total) | ((twice == total) & (q & 1));
+        out[j] = (int32_t)q;
+        most = SAMEBITS_MAX(most, out[j]);
+    }
+    return most;
 }
 
+/* A softmax of vectors z [n][c]: 32-bit codes, and of every vector codes of 8 bits. exponents [n],
+ * or one where `own` is 0; allowed [n][c] or null. */
 static void softmax_vectors(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents,
                             int own, const uint8_t *allowed, const int64_t *t1, const int64_t *t2,
-                            int32_t *out) {
-    for (int64_t r = 0; r < n; r++)
-        softmax_vector(z + r * c, c, exponents[own ? r : 0], allowed ? allowed + r * c : 0, t1, t2,
-                       out + r * c);
-}
-
-/* Softmax of vectors z [n][c]; exponents [n], or one where `own` is 0; allowed [n][c] or null. */
-void samebits_softmax(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents, int own,
-                      const uint8_t *allowed, const int64_t *t1, const int64_t *t2, int32_t *out,
-                      int threads) {
-    PARALLEL(n, n * c,
-             softmax_vectors(z + lo * c, len, c, exponents + (own ? lo : 0), own,
-                             allowed ? allowed + lo * c : 0, t1, t2, out + lo * c))
-}
-
-/* out = S * g - sum(g * y) over vectors of c, S = sum(y): the inner part of a softmax gradient
- * (14.3). |S| <= 2**14 * 127 < 2**21, |g| < 2**15: both terms are below 2**36. */
-static void softmax_grad_range(const int16_t *restrict g, const int8_t *restrict y, int64_t n,
-                               int64_t c, int64_t *restrict out) {
-    for (int64_t i = 0; i < n; i++, g += c, y += c, out += c) {
-        int64_t total = 0, dot = 0;
-        for (int64_t k = 0; k < c; k++) {
-            total += y[k];
-            dot += (int32_t)g[k] * y[k];
-        }
-        for (int64_t k = 0; k < c; k++) out[k] = total * g[k] - dot;
+                            int32_t *out, int8_t *narrow, int64_t *e_narrow) {
+    for (int64_t r = 0; r < n; r++, z += c, out += c, narrow += c) {
+        int64_t top = softmax_vector(z, c, exponents[own ? r : 0], allowed ? allowed + r * c : 0,
+                                     t1, t2, out);
+        int64_t by = fit_by(top, 8);
+        Shift32 s = shift32_by(-by);
+        for (int64_t j = 0; j < c; j++) narrow[j] = (int8_t)scale32(out[j], s);
+        e_narrow[r] = top ? SHARE_EXPONENT + by : EXPONENT_MIN;
     }
 }
 
-void samebits_softmax_grad(const int16_t *g, const int8_t *y, int64_t n, int64_t c, int64_t *out,
-                           int threads) {
-    PARALLEL(n, n * c, softmax_grad_range(g + lo * c, y + lo * c, len, c, out + lo * c))
+void samebits_softmax(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents, int own,
+                      const uint8_t *allowed, const int64_t *t1, const int64_t *t2, int32_t *out,
+                      int8_t *narrow, int64_t *e_narrow, int threads) {
+    PARALLEL(n, n * c,
+             softmax_vectors(z + lo * c, len, c, exponents + (own ? lo : 0), own,
+                             allowed ? allowed + lo * c : 0, t1, t2, out + lo * c, narrow + lo * c,
+                             e_narrow + lo))
+}
+
+/* t * y of one vector, t = S * g - sum(g * y) in 16 bits and S = sum(y); the exponent of t. |S| is
+ * at most 2**14 * 127 < 2**21 and |g| < 2**15: both terms of t are below 2**36. */
+static int64_t softmax_grad_vector(const int16_t *restrict g, const int8_t *restrict y, int64_t c,
+                                   int64_t e_g, int32_t *restrict out) {
+    int64_t total = 0, dot = 0, top = 0;
+    for (int64_t k = 0; k < c; k++) {
+        total += y[k];
+        dot += (int32_t)g[k] * y[k];
+    }
+    for (int64_t k = 0; k < c; k++) {
+        int64_t size = samebits_magnitude64(total * g[k] - dot);
+        top = SAMEBITS_MAX(top, size);
+    }
+    int64_t by = top ? requantize_by(top, e_g, 16) : EXPONENT_MIN - e_g;
+    Shift s = shift_by(SAMEBITS_MIN(-by, 62)); /* beyond that of zeros alone */
+    for (int64_t k = 0; k < c; k++) out[k] = (int32_t)scale64(total * g[k] - dot, s) * y[k];
+    return e_g + by;
+}
+
+static int64_t softmax_grad_vectors(const int16_t *g, const int64_t *e_g, int own, const int8_t *y,
+                                    const int64_t *e_y, int64_t n, int64_t c, int32_t *out,
+                                    int64_t *e_out) {
+    int64_t highest = 0;
+    for (int64_t r = 0; r < n; r++) {
+        int64_t e = softmax_grad_vector(g + r * c, y + r * c, c, e_g[own ? r : 0], out + r * c);
+        highest = SAMEBITS_MAX(highest, e);
+        e_out[r] = e + 2 * e_y[r];
+    }
+    return highest;
+}
+
+/* The gradient of a softmax (14.3) of vectors y [n][c] with exponents [n], from g with [n], or one
+ * where `own` is 0: products of 16 and 8 bits, and an exponent for every vector. */
+int samebits_softmax_grad(const int16_t *g, const int64_t *e_g, int own, const int8_t *y,
+                          const int64_t *e_y, int64_t n, int64_t c, int32_t *out, int64_t *e_out,
+                          int64_t *highest, int threads) {
+    PARALLEL_MAX(n, n * c, *highest,
+                 softmax_grad_vectors(g + lo * c, e_g + (own ? lo : 0), own, y + lo * c, e_y + lo,
+                                      len, c, out + lo * c, e_out + lo))
+    return *highest > EXPONENT_MAX ? OUT_OF_RANGE : FINE;
 }

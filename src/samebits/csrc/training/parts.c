@@ -93,6 +93,76 @@ void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *large
     scale(acc, type, n, -by, codes, 32, threads);
 }
 
+#define TIMES(name, from, to)                                                                  \
+    static void name(const from *restrict v, int64_t n, int64_t m, Shift s, to *restrict out) { \
+        for (int64_t i = 0; i < n; i++) out[i] = (to)scale64(v[i] * m, s);                     \
+    }
+TIMES(times_8_8, int8_t, int8_t)
+TIMES(times_16_32, int16_t, int32_t)
+TIMES(times_32_32, int32_t, int32_t)
+
+/* v * m * 2**exponent as codes of 8 bits or fewer (1.1) of codes of 8, or of 32 (1.2) of those of 16
+ * or 32; |m| < 2**17. */
+int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t *exponent,
+                   int bits, void *codes, int64_t *own, int threads) {
+    int64_t top = largest_of(v, type, n, threads) * samebits_magnitude64(m);
+    int64_t by = type == 8 && top ? requantize_by(top, *exponent, bits) : shorten_by(top);
+    *own = top ? *exponent + by : EXPONENT_MIN;
+    if (type == 8 && *own > EXPONENT_MAX) return OUT_OF_RANGE;
+    Shift s = shift_by(-by);
+    if (type == 8) {
+        PARALLEL(n, n, times_8_8((const int8_t *)v + lo, len, m, s, (int8_t *)codes + lo))
+    } else if (type == 16) {
+        PARALLEL(n, n, times_16_32((const int16_t *)v + lo, len, m, s, (int32_t *)codes + lo))
+    } else {
+        PARALLEL(n, n, times_32_32((const int32_t *)v + lo, len, m, s, (int32_t *)codes + lo))
+    }
+    return FINE;
+}
+
+#define WHERE(name, type)                                                                      \
+    static void name(const uint8_t *restrict mask, const type *restrict v, int64_t n,          \
+                     type *restrict out) {                                                     \
+        for (int64_t i = 0; i < n; i++) out[i] = (type)(mask[i] ? v[i] : 0);                   \
+    }
+WHERE(where8, int8_t)
+WHERE(where16, int16_t)
+WHERE(where32, int32_t)
+
+/* Codes of `type` bits where a mask is true, else 0. */
+void samebits_where(const uint8_t *mask, const void *v, int type, int64_t n, void *out,
+                    int threads) {
+    if (type == 8) {
+        PARALLEL(n, n, where8(mask + lo, (const int8_t *)v + lo, len, (int8_t *)out + lo))
+    } else if (type == 16) {
+        PARALLEL(n, n, where16(mask + lo, (const int16_t *)v + lo, len, (int16_t *)out + lo))
+    } else {
+        PARALLEL(n, n, where32(mask + lo, (const int32_t *)v + lo, len, (int32_t *)out + lo))
+    }
+}
+
+/* Codes of 8 bits of several tensors at the largest exponent among those that are not all zeros.
+ * parts: of each the address of its codes, their number, the address of its exponent, and where its
+ * codes are to be written. */
+void samebits_align(const int64_t *parts, int64_t count, int64_t *own, int threads) {
+    *own = EXPONENT_MIN;
+    int live = 0;
+    for (const int64_t *p = parts; p < parts + 4 * count; p += 4) {
+        int64_t exponent = *(const int64_t *)(intptr_t)p[2];
+        if ((live && exponent <= *own) || !largest_of((const void *)(intptr_t)p[0], 8, p[1], threads))
+            continue;
+        *own = exponent;
+        live = 1;
+    }
+    for (const int64_t *p = parts; p < parts + 4 * count; p += 4) {
+        int64_t by = *(const int64_t *)(intptr_t)p[2] - *own;
+        const int8_t *v = (const int8_t *)(intptr_t)p[0];
+        int8_t *out = (int8_t *)(intptr_t)p[3];
+        Shift s = shift_by(SAMEBITS_MIN(by, 0));
+        PARALLEL(p[1], p[1], times_8_8(v + lo, len, 1, s, out + lo))
+    }
+}
+
 /* The sum of parts of a gradient, aligned to the largest exponent among those that are not zero, as codes of 32
  * bits (1.3): a pass for its largest magnitude, and one that writes it. parts: of each the address
  * of its codes, their type (16 or 32 bits), and the address of its exponent. */
@@ -143,11 +213,6 @@ int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_
     double factor = power_of_two(-*own);
     for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest((double)v[i] * factor);
     return FINE;
-}
-
-/* out = codes * factor, whose product fits 62 bits. */
-void samebits_times(const int32_t *codes, int64_t n, int64_t factor, int64_t *out) {
-    for (int64_t i = 0; i < n; i++) out[i] = codes[i] * factor;
 }
 
 /* Whether all class indices are in [0, classes): else OUT_OF_RANGE. */
@@ -243,46 +308,88 @@ void samebits_zeros(void *to, int64_t bytes) { memset(to, 0, (size_t)bytes); }
 
 #define MOST_AXES 8
 
-/* Whether the elements of a layout fill `span` places. */
-static int layout_is_dense(int64_t axes, const int64_t *layout, int64_t span) {
-    int64_t count = 1;
-    for (int64_t axis = 0; axis < axes; axis++) count *= layout[3 * axis];
-    return count == span;
+/* The places of elements of two tensors of one shape. layout: of each of `axes` axes but the last
+ * its size and its steps in both, in elements. */
+typedef struct {
+    int64_t axes, a, b, index[MOST_AXES];
+    const int64_t *layout;
+} Walk;
+
+/* To the next row of the last axis; 0 after the last one. */
+static int next_row(Walk *w) {
+    for (int64_t axis = w->axes - 2; axis >= 0; axis--) {
+        const int64_t *own = w->layout + 3 * axis;
+        w->a += own[1];
+        w->b += own[2];
+        if (++w->index[axis] < own[0]) return 1;
+        w->a -= own[1] * own[0];
+        w->b -= own[2] * own[0];
+        w->index[axis] = 0;
+    }
+    return 0;
+}
+
+/* Rows of the same integers of one type, of the sizes and steps of `last`. */
+#define COPY_ROW(name, type)                                                                   \
+    static void name(const type *restrict from, type *restrict to, const int64_t *last) {      \
+        for (int64_t i = 0; i < last[0]; i++) to[i * last[2]] = from[i * last[1]];             \
+    }
+COPY_ROW(copy8, int8_t)
+COPY_ROW(copy16, int16_t)
+COPY_ROW(copy32, int32_t)
+COPY_ROW(copy64, int64_t)
+
+static void copy_row(const char *from, int type, char *to, int of, const int64_t *last) {
+    if (type == of && last[1] == 1 && last[2] == 1)
+        memcpy(to, from, (size_t)(last[0] * (type / 8)));
+    else if (type == of && type == 8)
+        copy8((const int8_t *)from, (int8_t *)to, last);
+    else if (type == of && type == 16)
+        copy16((const int16_t *)from, (int16_t *)to, last);
+    else if (type == of && type == 32)
+        copy32((const int32_t *)from, (int32_t *)to, last);
+    else if (type == of)
+        copy64((const int64_t *)from, (int64_t *)to, last);
+    else
+        for (int64_t i = 0; i < last[0]; i++)
+            write_integer(to, of, i * last[2], read_integer(from, type, i * last[1]));
 }
 
 /* The same integers in another order, or as another type. layout: of each of `axes` axes its size,
- * its step in `from` and its step in `to`, in elements. */
+ * its step in `from` and its step in `to`, in elements; no size is 0. */
 void samebits_copy(const void *from, int type, void *to, int of, int64_t axes,
                    const int64_t *layout) {
-    int64_t index[MOST_AXES] = {0}, a = 0, b = 0, count = 1, same = type == of;
-    for (int64_t axis = axes - 1; axis >= 0; axis--) {
-        const int64_t *own = layout + 3 * axis;
-        if (own[0] == 0) return;
-        same &= own[0] == 1 || own[1] == own[2];
-        count += (own[0] - 1) * own[1];
+    Walk w = {.axes = axes, .layout = layout};
+    do
+        copy_row((const char *)from + w.a * (type / 8), type, (char *)to + w.b * (of / 8), of,
+                 layout + 3 * (axes - 1));
+    while (next_row(&w));
+}
+
+#define ADD_ROW(name, type)                                                                    \
+    static void name(const type *restrict from, int64_t *restrict to, const int64_t *last) {   \
+        if (last[2] == 0) {                                                                    \
+            int64_t sum = 0;                                                                   \
+            for (int64_t i = 0; i < last[0]; i++) sum += from[i * last[1]];                    \
+            *to += sum;                                                                        \
+        } else {                                                                               \
+            for (int64_t i = 0; i < last[0]; i++) to[i * last[2]] += from[i * last[1]];        \
+        }                                                                                      \
     }
-    if (same && layout_is_dense(axes, layout, count)) {
-        memcpy(to, from, (size_t)(count * (type / 8)));
-        return;
-    }
-    for (;;) {
-        int64_t axis = axes - 1;
-        if (axis < 0) {
-            write_integer(to, of, 0, read_integer(from, type, 0));
-            return;
-        }
-        const int64_t *last = layout + 3 * axis;
-        for (int64_t i = 0; i < last[0]; i++)
-            write_integer(to, of, b + i * last[2], read_integer(from, type, a + i * last[1]));
-        while (--axis >= 0) {
-            const int64_t *own = layout + 3 * axis;
-            a += own[1];
-            b += own[2];
-            if (++index[axis] < own[0]) break;
-            a -= own[1] * own[0];
-            b -= own[2] * own[0];
-            index[axis] = 0;
-        }
-        if (axis < 0) return;
-    }
+ADD_ROW(add_row16, int16_t)
+ADD_ROW(add_row32, int32_t)
+
+/* Exact sums of a gradient of `type` bits over the axes whose step in `to` [n] is 0, and their
+ * largest magnitude. layout: as above. */
+void samebits_sums(const void *from, int type, int64_t *to, int64_t n, int64_t axes,
+                   const int64_t *layout, int64_t *largest, int threads) {
+    Walk w = {.axes = axes, .layout = layout};
+    memset(to, 0, (size_t)n * sizeof *to);
+    do
+        if (type == 16)
+            add_row16((const int16_t *)from + w.a, to + w.b, layout + 3 * (axes - 1));
+        else
+            add_row32((const int32_t *)from + w.a, to + w.b, layout + 3 * (axes - 1));
+    while (next_row(&w));
+    *largest = samebits_max_i64(to, n, threads);
 }

@@ -1,4 +1,4 @@
-/* The kernels of other files that parts.c calls, and its own that others call. */
+/* Kernels that those of other files call. */
 #ifndef SAMEBITS_PARTS_H
 #define SAMEBITS_PARTS_H
 

@@ -1,204 +1,380 @@
 /* Normalisation of vectors (docs/spec/training.md, 5 and 7): rows of d codes with one exponent for
- * all. What is rounded in several steps is one pass here: where the largest magnitude decides a
- * shift, a pass that finds it, and one that writes. */
-#include "parallel.h"
-#include "shift.h"
+ * all, each with a few binary64 numbers of its own. What is rounded in several steps is one pass
+ * where the ends of the rows tell the largest magnitude; else a pass that finds it, and one that
+ * writes. Parameters belong to the places of a row, those of `period` rows lie side by side: that of
+ * row r are row r % period of them. */
+#include <stdlib.h>
+#include <string.h>
 
-static void stats_range(const int8_t *restrict z, int64_t rows, int64_t d, int64_t n, int64_t lo,
-                        int64_t *restrict out) {
-    for (int64_t r = 0; r < rows; r++, z += d) {
-        int32_t s1 = 0, s2 = 0; /* d <= 2**16: 2**16 * 2**14 < 2**31 */
+#include "exponent.h"
+#include "moment.h"
+#include "parallel.h"
+
+#define STATS_CODES 65536 /* 2**16 * 2**14 < 2**31: sums of squares of as many fit 32 bits */
+
+typedef struct {
+    int64_t sum, squares, low, high;
+} Stats;
+
+static Stats stats_of(const int8_t *restrict z, int64_t d) {
+    Stats all = {0, 0, 127, -127};
+    for (int64_t at = 0; at < d; at += STATS_CODES) {
+        int64_t end = SAMEBITS_MIN(d, at + STATS_CODES);
+        int32_t s1 = 0, s2 = 0;
         int8_t low = 127, high = -127;
-        for (int64_t k = 0; k < d; k++) {
+        for (int64_t k = at; k < end; k++) {
             s1 += z[k];
             s2 += z[k] * z[k];
             low = SAMEBITS_MIN(z[k], low);
             high = SAMEBITS_MAX(z[k], high);
         }
-        int64_t *own = out + lo + r;
-        own[0] = s1, own[n] = s2, own[2 * n] = low, own[3 * n] = high;
+        all.sum += s1;
+        all.squares += s2;
+        all.low = SAMEBITS_MIN(low, all.low);
+        all.high = SAMEBITS_MAX(high, all.high);
+    }
+    return all;
+}
+
+static void stats_range(const int8_t *z, int64_t rows, int64_t d, int64_t n, int64_t *out) {
+    for (int64_t r = 0; r < rows; r++) {
+        Stats s = stats_of(z + r * d, d);
+        out[r] = s.sum, out[n + r] = s.squares, out[2 * n + r] = s.low, out[3 * n + r] = s.high;
     }
 }
 
 /* Of every row the sum, the sum of squares, the smallest and the largest code: out is [4][n]. */
 void samebits_vector_stats(const int8_t *z, int64_t n, int64_t d, int64_t *out, int threads) {
-    PARALLEL(n, n *d, stats_range(z + lo * d, len, d, n, lo, out))
+    PARALLEL(n, n *d, stats_range(z + lo * d, len, d, n, out + lo))
 }
 
-static void normalized_range(const int8_t *restrict z, int64_t rows, int64_t d,
-                             const int32_t *restrict sum, const int32_t *restrict m, Shift s,
-                             Shift32 s16, Shift32 s8, int16_t *restrict wide,
-                             int8_t *restrict narrow) {
-    for (int64_t r = 0; r < rows; r++, z += d, wide += d, narrow += d)
+/* --- the norm -------------------------------------------------------------------------------- */
+
+/* What rows are multiplied by, [period][d]: m at its exponent (NULL: 1), and what is then added. */
+typedef struct {
+    const int32_t *m;
+    const int64_t *b;
+    int64_t period;
+    Shift by; /* of products */
+} Affine;
+
+SAMEBITS_INLINE const int32_t *factors_of(Affine a, int64_t row, int64_t d) {
+    return a.m ? a.m + row % a.period * d : NULL;
+}
+
+static int64_t magnitude_max(const int64_t *restrict v, int64_t n, int64_t top) {
+    for (int64_t k = 0; k < n; k++) {
+        int64_t size = samebits_magnitude64(v[k]);
+        top = SAMEBITS_MAX(top, size);
+    }
+    return top;
+}
+
+/* out = rne(x * m * 2**by) + b of one row, with d numbers each. */
+#define AFFINE_ROW(name, from)                                                                 \
+    static void name(const from *restrict x, int64_t d, const int32_t *restrict m,             \
+                     const int64_t *restrict b, Shift by, int64_t *restrict out) {             \
+        if (m)                                                                                 \
+            for (int64_t k = 0; k < d; k++) out[k] = scale64((int64_t)x[k] * m[k], by);        \
+        else                                                                                   \
+            for (int64_t k = 0; k < d; k++) out[k] = scale64(x[k], by);                        \
+        if (b)                                                                                 \
+            for (int64_t k = 0; k < d; k++) out[k] += b[k];                                    \
+    }
+AFFINE_ROW(affine_row16, int16_t)
+AFFINE_ROW(affine_row32, int32_t)
+
+/* J of a parameter [size], W * 2**15 - A. */
+static void joints(const int8_t *w, const int16_t *a, int64_t size, int32_t *out) {
+    for (int64_t k = 0; k < size; k++) out[k] = joint(w[k], a[k]);
+}
+
+/* Sums and factors of every row; the largest |(d * z - sum) * factor| in units of 2***e_k. */
+static int64_t row_factors(const int8_t *z, int64_t e_z, int64_t n, int64_t d, double eps,
+                           int centred, int32_t *sums, int32_t *m, double *factor, int64_t *ends,
+                           int64_t *e_k, int threads) {
+    double width = (double)d, most;
+    PARALLEL(n, n * d, stats_range(z + lo * d, len, d, n, ends + lo))
+    for (int64_t r = 0; r < n; r++) {
+        int64_t sum = centred ? ends[r] : 0;
+        double spread = (double)(d * ends[n + r] - sum * sum) / (width * width);
+        double inv = 1.0 / __builtin_sqrt(times_power(spread, 2 * e_z) + eps);
+        factor[r] = times_power(inv / width, e_z);
+        sums[r] = (int32_t)sum;
+    }
+    most = largest_real(factor, n);
+    if (!is_finite(most)) {
+        *e_k = bits_of(most);
+        return -1;
+    }
+    *e_k = fits_of(most, 24);
+    int64_t top = 0;
+    for (int64_t r = 0; r < n; r++) {
+        m[r] = (int32_t)nearest_integer(times_power(factor[r], -*e_k));
+        int64_t high = d * ends[3 * n + r] - sums[r], low = sums[r] - d * ends[2 * n + r];
+        top = SAMEBITS_MAX(top, SAMEBITS_MAX(high, low) * m[r]);
+    }
+    return top;
+}
+
+/* How a row becomes codes of 32 bits, these codes of 16 and of 8, and those of 16 the result. */
+typedef struct {
+    Shift first;
+    int64_t by16, by8;
+    Affine affine;
+} Steps;
+
+/* The codes of 16 and 8 bits of a row. */
+static void normalized_row(const int8_t *restrict z, int64_t d, int32_t sum, int32_t m, Shift s,
+                           int64_t by16, int64_t by8, int16_t *restrict wide,
+                           int8_t *restrict narrow) {
+    int32_t size = (int32_t)d;
+    if (by8 <= 24) { /* what rounding adds fits 32 bits */
+        Shift32 s16 = shift32_by(-by16), s8 = shift32_by(-by8);
         for (int64_t k = 0; k < d; k++) {
-            int32_t code = (int32_t)scale64((int64_t)((int32_t)d * z[k] - sum[r]) * m[r], s);
+            int32_t code = (int32_t)scale64((int64_t)(size * z[k] - sum) * m, s);
             wide[k] = (int16_t)scale32(code, s16);
             narrow[k] = (int8_t)scale32(code, s8);
         }
+        return;
+    }
+    Shift s16 = shift_by(-by16), s8 = shift_by(-by8);
+    for (int64_t k = 0; k < d; k++) {
+        int64_t code = scale64((int64_t)(size * z[k] - sum) * m, s);
+        wide[k] = (int16_t)scale64(code, s16);
+        narrow[k] = (int8_t)scale64(code, s8);
+    }
 }
 
-/* c = rne((d * z - sum[row]) * m[row] * 2**shift), which fits bfp32, and of it the codes
- * rne(c * 2**shift16) and rne(c * 2**shift8). |d * z - sum| < 2**31, |m| < 2**31. */
-void samebits_vector_normalized(const int8_t *z, int64_t n, int64_t d, const int32_t *sum,
-                                const int32_t *m, int64_t shift, int64_t shift16, int64_t shift8,
-                                int16_t *wide, int8_t *narrow, int threads) {
-    Shift s = shift_by(shift);
-    Shift32 s16 = shift32_by(shift16), s8 = shift32_by(shift8);
-    PARALLEL(n, n *d, normalized_range(z + lo * d, len, d, sum + lo, m + lo, s, s16, s8,
-                                       wide + lo * d, narrow + lo * d))
+/* Rows `lo` on of the normalised vectors; the largest magnitude of what they become. */
+static int64_t normalized_range(const int8_t *z, int64_t lo, int64_t rows, int64_t d,
+                                const int32_t *sums, const int32_t *m, Steps s, int16_t *wide,
+                                int8_t *narrow, int64_t *room) {
+    int64_t top = 0;
+    for (int64_t r = lo; r < lo + rows; r++) {
+        const int64_t *b = s.affine.b ? s.affine.b + r % s.affine.period * d : NULL;
+        normalized_row(z + r * d, d, sums[r], m[r], s.first, s.by16, s.by8, wide + r * d,
+                       narrow + r * d);
+        affine_row16(wide + r * d, d, factors_of(s.affine, r, d), b, s.affine.by, room);
+        top = magnitude_max(room, d, top);
+    }
+    return top;
 }
 
-/* v = rne(x * m[column] * 2**by) + b[column]: the largest magnitude, or rne(v * 2**exponent). */
-#define AFFINE(name, from)                                                                     \
-    static int64_t name##_max(const from *restrict x, int64_t rows, int64_t d,                 \
-                              const int32_t *restrict m, const int64_t *restrict b, Shift by) { \
-        int64_t top = 0;                                                                       \
-        for (int64_t r = 0; r < rows; r++, x += d)                                             \
-            for (int64_t k = 0; k < d; k++) {                                                  \
-                int64_t v = scale64((int64_t)x[k] * m[k], by) + b[k];                          \
-                v = samebits_magnitude64(v);                                                   \
-                top = SAMEBITS_MAX(top, v);                                                    \
-            }                                                                                  \
-        return top;                                                                            \
+static void affine_range(const int16_t *wide, int64_t lo, int64_t rows, int64_t d, Affine a,
+                         Shift by, int8_t *y, int64_t *room) {
+    for (int64_t r = lo; r < lo + rows; r++) {
+        const int64_t *b = a.b ? a.b + r % a.period * d : NULL;
+        affine_row16(wide + r * d, d, factors_of(a, r, d), b, a.by, room);
+        for (int64_t k = 0; k < d; k++) y[r * d + k] = (int8_t)scale64(room[k], by);
     }
-#define AFFINE_TO(name, from, to)                                                              \
-    static void name(const from *restrict x, int64_t rows, int64_t d,                          \
-                     const int32_t *restrict m, const int64_t *restrict b, Shift by, Shift s,  \
-                     to *restrict out) {                                                       \
-        for (int64_t r = 0; r < rows; r++, x += d, out += d)                                   \
-            for (int64_t k = 0; k < d; k++)                                                    \
-                out[k] = (to)scale64(scale64((int64_t)x[k] * m[k], by) + b[k], s);             \
-    }
-AFFINE(affine16, int16_t)
-AFFINE(affine32, int32_t)
-AFFINE_TO(affine_16_8, int16_t, int8_t)
-AFFINE_TO(affine_16_16, int16_t, int16_t)
-AFFINE_TO(affine_32_8, int32_t, int8_t)
-AFFINE_TO(affine_32_16, int32_t, int16_t)
+}
 
-/* The largest |rne(x * m[column] * 2**by) + b[column]| (out == NULL), or those values times
- * 2**exponent, rounded once more, as codes of `to` bits. |m| < 2**31; no sum leaves 62 bits. */
-int64_t samebits_column_affine(const void *x, int width, int64_t n, int64_t d, const int32_t *m,
-                               const int64_t *b, int64_t by, int64_t exponent, void *out, int to,
-                               int threads) {
-    const int16_t *x16 = x;
-    const int32_t *x32 = x;
-    int8_t *y8 = out;
-    int16_t *y16 = out;
-    Shift first = shift_by(by), s = shift_by(exponent);
-    int64_t top = 0, size = n * d;
-    if (!out && width == 16) {
-        PARALLEL_MAX(n, size, top, affine16_max(x16 + lo * d, len, d, m, b, first))
-    } else if (!out) {
-        PARALLEL_MAX(n, size, top, affine32_max(x32 + lo * d, len, d, m, b, first))
-    } else if (width == 16 && to == 8) {
-        PARALLEL(n, size, affine_16_8(x16 + lo * d, len, d, m, b, first, s, y8 + lo * d))
-    } else if (width == 16) {
-        PARALLEL(n, size, affine_16_16(x16 + lo * d, len, d, m, b, first, s, y16 + lo * d))
-    } else if (to == 8) {
-        PARALLEL(n, size, affine_32_8(x32 + lo * d, len, d, m, b, first, s, y8 + lo * d))
+#define SUM_BITS 60 /* of the largest term of a sum at a common exponent (3) */
+
+/* The norm of the rows z [n][d], centred or not, times gamma plus beta, as codes of `bits`. gamma and
+ * beta [period][d]: W, A and the exponent of J, or NULL. For the gradient: xhat, the normalised rows
+ * as codes of 8 bits, and the factor m of every row. */
+int samebits_vector_norm(const int8_t *z, const int64_t *e_z, int64_t n, int64_t d, int64_t period,
+                         const int8_t *gamma, const int16_t *gamma_rest, const int64_t *e_gamma,
+                         const int8_t *beta, const int16_t *beta_rest, const int64_t *e_beta,
+                         double eps, int centred, int bits, int8_t *xhat, int64_t *e_xhat,
+                         int32_t *m, int64_t *e_m, int8_t *y, int64_t *e_y, int threads) {
+    int64_t size = period * d, crews = SAMEBITS_MAX(threads, 1);
+    size_t numbers = (size_t)(5 * n + size + crews * d);
+    int64_t *ends = malloc(numbers * 8 + (size_t)(n + size) * 4 + (size_t)(n * d) * 2);
+    if (!ends) return NO_MEMORY;
+    double *factor = (double *)(ends + 4 * n);
+    int64_t *b = (int64_t *)(factor + n), *rooms = b + size, e_k, status = FINE;
+    int32_t *sums = (int32_t *)(rooms + crews * d), *j = sums + n;
+    int16_t *wide = (int16_t *)(j + size);
+    int64_t top = row_factors(z, *e_z, n, d, eps, centred, sums, m, factor, ends, &e_k, threads);
+    if (top < 0) {
+        *e_y = e_k;
+        free(ends);
+        return NOT_FINITE;
+    }
+    /* Of codes that are all zeros every shift gives these. */
+    int64_t by = shorten_by(top), e_wide = EXPONENT_MIN, by16 = 0, by8 = 0;
+    *e_m = e_k - *e_z;
+    *e_xhat = EXPONENT_MIN;
+    if (top) {
+        int64_t code = scale64(top, shift_by(-by)), own = e_k + by;
+        by16 = requantize_by(code, own, 16);
+        by8 = requantize_by(code, own, 8);
+        e_wide = own + by16;
+        *e_xhat = own + by8;
+    }
+    /* Both terms at one exponent: products have 38 bits, or 16 without gamma, J 23. */
+    int64_t e_x = gamma ? e_wide + *e_gamma : e_wide, highest = e_x + (gamma ? 38 : 16);
+    if (beta) highest = SAMEBITS_MAX(highest, *e_beta + 23);
+    int64_t common = highest - SUM_BITS;
+    if (beta) {
+        Shift s = shift_by(*e_beta - common);
+        for (int64_t k = 0; k < size; k++) b[k] = scale64(joint(beta[k], beta_rest[k]), s);
+    }
+    if (gamma) joints(gamma, gamma_rest, size, j);
+    Affine a = {gamma ? j : NULL, beta ? b : NULL, period, shift_by(e_x - common)};
+    Steps steps = {shift_by(-by), by16, by8, a};
+    *e_y = SAMEBITS_MAX(e_wide, *e_xhat);
+    if (e_wide > EXPONENT_MAX) *e_y = e_wide;
+    if (*e_y > EXPONENT_MAX) {
+        status = OUT_OF_RANGE;
     } else {
-        PARALLEL(n, size, affine_32_16(x32 + lo * d, len, d, m, b, first, s, y16 + lo * d))
+        PARALLEL_MAX(n, n * d, top, normalized_range(z, lo, len, d, sums, m, steps, wide, xhat,
+                                                     rooms + me * d))
+        int64_t last = top ? requantize_by(top, common, bits) : 0;
+        *e_y = top ? common + last : EXPONENT_MIN;
+        if (*e_y > EXPONENT_MAX)
+            status = OUT_OF_RANGE;
+        else
+            PARALLEL(n, n * d, affine_range(wide, lo, len, d, a, shift_by(-last), y,
+                                            rooms + me * d))
+    }
+    free(ends);
+    return (int)status;
+}
+
+/* --- its gradient ---------------------------------------------------------------------------- */
+
+static void gradient_row(const void *g, int width, int64_t at, int64_t d, const int32_t *m,
+                         int64_t *out) {
+    if (width == 16)
+        affine_row16((const int16_t *)g + at, d, m, NULL, shift_by(0), out);
+    else
+        affine_row32((const int32_t *)g + at, d, m, NULL, shift_by(0), out);
+}
+
+static int64_t scaled_max(const void *g, int width, int64_t lo, int64_t rows, int64_t d, Affine a,
+                          int64_t *room) {
+    int64_t top = 0;
+    for (int64_t r = lo; r < lo + rows; r++) {
+        gradient_row(g, width, r * d, d, factors_of(a, r, d), room);
+        top = magnitude_max(room, d, top);
     }
     return top;
 }
 
-static void dot_range(const int16_t *restrict h, const int8_t *restrict x, int64_t rows,
-                      int64_t d, int64_t *restrict sum, int64_t *restrict dot) {
-    for (int64_t r = 0; r < rows; r++, h += d, x += d) {
-        int64_t s = 0, p = 0;
-        for (int64_t at = 0; at < d; at += 512) { /* 512 * 2**15 * 2**7 = 2**31 - what Q16 spares */
-            int64_t end = SAMEBITS_MIN(d, at + 512);
-            int32_t part = 0, product = 0;
-            for (int64_t k = at; k < end; k++) part += h[k], product += h[k] * x[k];
-            s += part, p += product;
-        }
-        sum[r] = s, dot[r] = p;
+/* Of a row the sum of h and of h * x, |h| <= Q16, |x| <= Q8. */
+static void dots_of(const int16_t *restrict h, const int8_t *restrict x, int64_t d, int64_t *sum,
+                    int64_t *dot) {
+    int64_t s = 0, p = 0;
+    for (int64_t at = 0; at < d; at += 512) { /* 512 * 2**15 * 2**7 = 2**31 - what Q16 spares */
+        int64_t end = SAMEBITS_MIN(d, at + 512);
+        int32_t part = 0, product = 0;
+        for (int64_t k = at; k < end; k++) part += h[k], product += h[k] * x[k];
+        s += part, p += product;
+    }
+    *sum = s, *dot = p;
+}
+
+/* h = rne(g * gamma * 2**by), and of every row its sum and that of h * x: dots is [2][n]. */
+static void scaled_range(const void *g, int width, int64_t lo, int64_t rows, int64_t n, int64_t d,
+                         Affine a, Shift by, const int8_t *x, int16_t *h, int64_t *dots,
+                         int64_t *room) {
+    for (int64_t r = lo; r < lo + rows; r++) {
+        gradient_row(g, width, r * d, d, factors_of(a, r, d), room);
+        for (int64_t k = 0; k < d; k++) h[r * d + k] = (int16_t)scale64(room[k], by);
+        dots_of(h + r * d, x + r * d, d, dots + r, dots + n + r);
     }
 }
 
-/* Of every row the sum of h and of h * x, |h| <= Q16, |x| <= Q8: out is [2][n]. */
-void samebits_vector_dots(const int16_t *h, const int8_t *x, int64_t n, int64_t d, int64_t *out,
-                          int threads) {
-    PARALLEL(n, n *d, dot_range(h + lo * d, x + lo * d, len, d, out + lo, out + n + lo))
+/* t = rne((d * h - sum) * 2**by_h) - rne(dot * x * 2**by_x) of a row. */
+static void inner_row(const int16_t *restrict h, const int8_t *restrict x, int64_t d, int64_t sum,
+                      int64_t dot, Shift by_h, Shift by_x, int64_t *restrict out) {
+    for (int64_t k = 0; k < d; k++)
+        out[k] = scale64(d * h[k] - sum, by_h) - scale64(dot * x[k], by_x);
 }
 
-/* v = rne((d * h - sum[row]) * 2**by_h) - rne(dot[row] * x * 2**by_x). */
-SAMEBITS_INLINE int64_t vector_term(int64_t h, int64_t x, int64_t d, int64_t sum, int64_t dot,
-                                    Shift by_h, Shift by_x) {
-    return scale64(d * h - sum, by_h) - scale64(dot * x, by_x);
-}
-
-static int64_t term_max(const int16_t *restrict h, const int8_t *restrict x, int64_t rows,
-                        int64_t d, const int64_t *restrict sum, const int64_t *restrict dot,
-                        Shift by_h, Shift by_x) {
+static int64_t inner_max(const int16_t *h, const int8_t *x, int64_t lo, int64_t rows, int64_t n,
+                         int64_t d, const int64_t *dots, Shift by_h, Shift by_x, int64_t *room) {
     int64_t top = 0;
-    for (int64_t r = 0; r < rows; r++, h += d, x += d)
-        for (int64_t k = 0; k < d; k++) {
-            int64_t v = vector_term(h[k], x[k], d, sum[r], dot[r], by_h, by_x);
-            v = samebits_magnitude64(v);
-            top = SAMEBITS_MAX(top, v);
-        }
-    return top;
-}
-
-static void term_range(const int16_t *restrict h, const int8_t *restrict x, int64_t rows,
-                       int64_t d, const int64_t *restrict sum, const int64_t *restrict dot,
-                       Shift by_h, Shift by_x, Shift s, int16_t *restrict out) {
-    for (int64_t r = 0; r < rows; r++, h += d, x += d, out += d)
-        for (int64_t k = 0; k < d; k++)
-            out[k] = (int16_t)scale64(
-                vector_term(h[k], x[k], d, sum[r], dot[r], by_h, by_x), s);
-}
-
-/* Of rows of h and x with sums [2][n] of both: the largest magnitude of v (out == NULL), or v times
- * 2**exponent, rounded once more to 16 bits. No term leaves 60 bits. */
-int64_t samebits_vector_grad(const int16_t *h, const int8_t *x, int64_t n, int64_t d,
-                             const int64_t *sums, int64_t by_h, int64_t by_x, int64_t exponent,
-                             int16_t *out, int threads) {
-    Shift sh = shift_by(by_h), sx = shift_by(by_x), s = shift_by(exponent);
-    const int64_t *sum = sums, *dot = sums + n;
-    int64_t top = 0;
-    if (out) {
-        PARALLEL(n, n *d, term_range(h + lo * d, x + lo * d, len, d, sum + lo, dot + lo, sh, sx,
-                                     s, out + lo * d))
-    } else {
-        PARALLEL_MAX(n, n *d, top, term_max(h + lo * d, x + lo * d, len, d, sum + lo, dot + lo,
-                                            sh, sx))
+    for (int64_t r = lo; r < lo + rows; r++) {
+        inner_row(h + r * d, x + r * d, d, dots[r], dots[n + r], by_h, by_x, room);
+        top = magnitude_max(room, d, top);
     }
     return top;
 }
 
-static int64_t times_max(const int16_t *restrict x, int64_t rows, int64_t d,
-                         const int32_t *restrict m) {
+/* t in 16 bits, in the place of h; the largest |t * m|. */
+static int64_t inner_range(int16_t *h, const int8_t *x, int64_t lo, int64_t rows, int64_t n,
+                           int64_t d, const int64_t *dots, Shift by_h, Shift by_x, Shift by,
+                           const int32_t *m, int64_t *room) {
     int64_t top = 0;
-    for (int64_t r = 0; r < rows; r++, x += d) {
+    for (int64_t r = lo; r < lo + rows; r++) {
+        int16_t *t = h + r * d;
         int32_t most = 0;
+        inner_row(t, x + r * d, d, dots[r], dots[n + r], by_h, by_x, room);
         for (int64_t k = 0; k < d; k++) {
-            int32_t v = x[k] < 0 ? -x[k] : x[k];
-            most = SAMEBITS_MAX(most, v);
+            int32_t v = (int16_t)scale64(room[k], by), size = v < 0 ? -v : v;
+            t[k] = (int16_t)v;
+            most = SAMEBITS_MAX(most, size);
         }
-        int64_t product = most * samebits_magnitude64(m[r]);
-        top = SAMEBITS_MAX(top, product);
+        top = SAMEBITS_MAX(top, (int64_t)most * m[r]);
     }
     return top;
 }
 
-static void times_range(const int16_t *restrict x, int64_t rows, int64_t d,
+static void times_range(const int16_t *restrict t, int64_t rows, int64_t d,
                         const int32_t *restrict m, Shift s, int32_t *restrict out) {
-    for (int64_t r = 0; r < rows; r++, x += d, out += d)
-        for (int64_t k = 0; k < d; k++) out[k] = (int32_t)scale64((int64_t)x[k] * m[r], s);
+    for (int64_t r = 0; r < rows; r++, t += d, out += d)
+        for (int64_t k = 0; k < d; k++) out[k] = (int32_t)scale64((int64_t)t[k] * m[r], s);
 }
 
-/* The largest |x * m[row]| (out == NULL), or x * m[row] * 2**exponent as bfp32. */
-int64_t samebits_vector_times(const int16_t *x, int64_t n, int64_t d, const int32_t *m,
-                              int64_t exponent, int32_t *out, int threads) {
-    Shift s = shift_by(exponent);
-    int64_t top = 0;
-    if (out) {
-        PARALLEL(n, n *d, times_range(x + lo * d, len, d, m + lo, s, out + lo * d))
-    } else {
-        PARALLEL_MAX(n, n *d, top, times_max(x + lo * d, len, d, m + lo))
+/* The gradient of z of `samebits_vector_norm` from g of `width` bits, as codes of 32 bits: with
+ * h = g * gamma in 16 bits, (d * h - sum h) - sum(h * xhat) * xhat in 16 bits, times the factor m of
+ * the row at its exponent e_m. No term leaves 60 bits. */
+int samebits_vector_norm_gradient(const void *g, int width, const int64_t *e_g,
+                                  const int8_t *xhat, const int64_t *e_xhat, int64_t n, int64_t d,
+                                  int64_t period, const int8_t *gamma, const int16_t *gamma_rest,
+                                  const int64_t *e_gamma, const int32_t *m, const int64_t *e_m,
+                                  int centred, int32_t *dx, int64_t *e_x, int threads) {
+    int64_t size = period * d, crews = SAMEBITS_MAX(threads, 1), status = FINE;
+    int64_t *dots = malloc((size_t)(2 * n + crews * d) * 8 + (size_t)size * 4 +
+                           (size_t)(n * d) * 2);
+    if (!dots) return NO_MEMORY;
+    int64_t *rooms = dots + 2 * n, top, count = n * d;
+    int32_t *j = (int32_t *)(rooms + crews * d);
+    int16_t *h = (int16_t *)(j + size);
+    if (gamma) joints(gamma, gamma_rest, size, j);
+    Affine a = {gamma ? j : NULL, NULL, period, shift_by(0)};
+    PARALLEL_MAX(n, count, top, scaled_max(g, width, lo, len, d, a, rooms + me * d))
+    if (top == 0) goto zeros;
+    int64_t own = gamma ? *e_g + *e_gamma : *e_g, by = requantize_by(top, own, 16);
+    int64_t e_h = own + by, more = SAMEBITS_MAX(12, bit_length(d - 1));
+    *e_x = e_h;
+    if (e_h > EXPONENT_MAX) {
+        status = OUT_OF_RANGE;
+        goto end;
     }
-    return top;
+    PARALLEL(n, count, scaled_range(g, width, lo, len, n, d, a, shift_by(-by), xhat, h, dots,
+                                    rooms + me * d))
+    if (!centred) memset(dots, 0, (size_t)n * sizeof *dots);
+    int64_t e_dot = e_h + 2 * *e_xhat;
+    int64_t common = SAMEBITS_MAX(e_h + 16 + more, e_dot + 30 + more) - SUM_BITS;
+    Shift by_h = shift_by(e_h - common), by_x = shift_by(e_dot - common);
+    PARALLEL_MAX(n, count, top, inner_max(h, xhat, lo, len, n, d, dots, by_h, by_x,
+                                          rooms + me * d))
+    if (top == 0) goto zeros;
+    by = requantize_by(top, common, 16);
+    *e_x = common + by;
+    if (*e_x > EXPONENT_MAX) {
+        status = OUT_OF_RANGE;
+        goto end;
+    }
+    *e_x += *e_m;
+    Shift last = shift_by(-by);
+    PARALLEL_MAX(n, count, top, inner_range(h, xhat, lo, len, n, d, dots, by_h, by_x, last, m,
+                                            rooms + me * d))
+    if (top == 0) goto zeros;
+    by = shorten_by(top);
+    *e_x += by;
+    PARALLEL(n, count, times_range(h + lo * d, len, d, m + lo, shift_by(-by), dx + lo * d))
+    goto end;
+zeros:
+    memset(dx, 0, (size_t)count * sizeof *dx);
+    *e_x = EXPONENT_MIN;
+end:
+    free(dots);
+    return (int)status;
 }

@@ -11,7 +11,7 @@ from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.spec import formats
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue, bfp32
+from samebits.train.value import BFPValue
 
 REDUCTIONS = ("mean", "sum")
 
@@ -77,7 +77,7 @@ def gradient_of(acc: Tensor, exponent: int, factor: float) -> BFPValue:
         raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
     m, x = (int(factor), 0) if factor in (0.0, 1.0) else formats.coefficient(abs(factor))
     signed = -m if factor < 0 else m
-    return bfp32(kernels.of(acc).times(acc, signed), exponent + x)
+    return BFPValue(*kernels.of(acc).times(acc, signed, exponent + x, 32))
 
 
 def real(total: int, exponent: int) -> float:

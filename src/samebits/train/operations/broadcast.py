@@ -16,7 +16,7 @@ from samebits.kernels.geometry import MAX_SUMMED
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, bfp32
+from samebits.train.value import BFPValue
 
 GATHERED = 55
 """Bits of a sum of up to 2**24 gradients of 32 bits."""
@@ -31,17 +31,18 @@ def _expanded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """The sum over an element's places, at one exponent where rows meet in it (12.1, gather)."""
     g, exponent = grad.resolved()
     shape = call.arguments[0].shape
-    sizes = (1,) * (g.dim() - len(shape)) + tuple(shape)
+    sizes, k = (1,) * (g.dim() - len(shape)) + tuple(shape), kernels.of(g)
+    if isinstance(exponent, int):
+        acc, largest = k.summed(g, sizes)
+        return BFPValue(*k.shorten(acc.reshape(shape), largest, exponent))
     axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
-    acc, by_rows = g.long(), isinstance(exponent, Tensor)
-    if isinstance(exponent, Tensor) and any(a in rows.row_axes(g.dim()) for a in axes):
-        acc, exponent = rows.at_one(acc, exponent, GATHERED)
+    acc, own = g.long(), exponent
+    if any(axis in rows.row_axes(g.dim()) for axis in axes):
+        acc, one = rows.at_one(acc, exponent, GATHERED)
+        own = torch.as_tensor(one, device=g.device)
     acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(shape)
-    if not by_rows:
-        return bfp32(acc, exponent)
     # Of every element, as its rows may be others than those of g: there are new axes.
-    own = torch.as_tensor(exponent, device=g.device).expand(sizes).reshape(shape)
-    return BFPValue(*kernels.of(acc).shorten(acc, 0, own))
+    return BFPValue(*k.shorten(acc, 0, own.expand(sizes).reshape(shape)))
 
 
 EXPAND = TrainingOperation("Expand", _expanded, _expanded_gradient)

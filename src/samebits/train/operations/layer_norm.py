@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,27 +17,20 @@ from torch.nn import functional
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.norm import fits_of, rounded_scalars
-from samebits.kernels.protocol import Part
+from samebits.kernels.geometry import MAX_GROUP
+from samebits.kernels.protocol import Part, State
 from samebits.kernels.rows import Exponent
+from samebits.kernels.vectors import affine, norm_gradient, normalized
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines, reshape
+from samebits.train.operations.products import bias_gradient
 from samebits.train.shifts import ChannelPeaks, rounded
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import (
-    BFPValue,
-    Term,
-    Weight,
-    bfp32,
-    combined,
-    common_exponent,
-    requantized,
-)
+from samebits.train.value import BFPValue, Weight, bfp32
 
 MAX_ROW_ELEMENTS = 1 << 12
-MAX_GROUP_ELEMENTS = 1 << 20
 MAX_SHIFTED_ELEMENTS = 1 << 18  # of codes of 19 bits: d * z - S1 below 2**38, K 24 bits
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # of an RMSNorm without one, as torch has it
 
@@ -49,6 +41,11 @@ class VectorLayout:
 
     shape: torch.Size
     groups: int | None = None
+
+    @property
+    def channels(self) -> int:
+        """The number of channels, or of elements of a vector."""
+        return self.shape[-1 if self.groups is None else 1]
 
     def split(self, v: Tensor) -> Tensor:
         """[n, groups, d], or as it is: vectors along the last axis."""
@@ -100,68 +97,45 @@ def _normalized(
     groups: int | None,
     peaks: ChannelPeaks | None,
 ) -> tuple[BFPValue, tuple[Any, ...]]:
-    """xhat = (z - mean) / deviation of every row in integers, then xhat * gamma + beta.
+    """(z - mean) / deviation of every row in integers, then times gamma plus beta.
 
     Rows lie along the last dimension, or are groups of channels; without gamma or beta they are
-    left out. d * z - S1 is exact (below 2**28, 2**38 with shifts), and the factor inv / d of each
-    row has 24 bits. xhat has 16 bits for the output; 8 bits of it, and the factors, are saved for
-    the backward pass. Not centred, S1 counts as 0.
+    left out. 8 bits of the normalised rows, and their factors, are saved for the backward pass.
     """
     z, e_z, shifts = x.shifted()
-    layout = VectorLayout(z.shape, groups)
+    layout, k = VectorLayout(z.shape, groups), kernels.of(z)
+    bits = x.bits if gamma is None else gamma.widths.values
+    if isinstance(e_z, int):
+        states = (_state(gamma, layout), _state(beta, layout))
+        found = k.vector_norm(layout.split(z), e_z, *states, eps, centred, bits)
+        (codes, exponent), (saved, e_saved), (factor, e_factor) = found
+        y = BFPValue(layout.join(codes), exponent, bits)
+        return y, (saved, factor, (e_saved, e_factor))
     if shifts is not None:
         z = z.long() << (shifts if groups is None else rows.along_channels(shifts, z.dim()))
-    vectors, e_z = layout.split(z), layout.exponents(e_z)
-    d, k = vectors.shape[-1], kernels.of(z)
-    stats = k.vector_stats(vectors)
-    if not centred:
-        stats[0] = 0
-    s1, s2 = stats[:2]
-    own = np.asarray(e_z if isinstance(e_z, int) else e_z.cpu().numpy())
-    spread = _spread(d, s1, s2, shifts is not None)
-    inv = 1.0 / np.sqrt(np.ldexp(spread / float(d * d), 2 * own) + eps)
-    factor = np.ldexp(inv / float(d), own)
-    e_k: Exponent = formats.fits(float(factor.max()), 24)
-    fit = np.asarray(e_k) if isinstance(e_z, int) else fits_of(factor, 24)
-    multiplier = torch.from_numpy(rounded_scalars(factor, fit)).to(z.device)
-    if not isinstance(e_z, int):
-        e_k = torch.from_numpy(fit).to(z.device)
-    xhat, (saved, e_saved) = k.vector_normalized(vectors, stats, multiplier, e_k)
-    bits = x.bits if gamma is None else gamma.widths.values
-    y = _affine(xhat, gamma, beta, layout, bits, peaks)
-    return y, (saved, multiplier.to(torch.int32), (e_saved, e_k - e_z))
+    vectors, own = layout.split(z), layout.exponents(e_z)
+    wide, (saved, e_saved), (factor, e_factor) = normalized(k, vectors, own, eps, centred)
+    acc, exponent = affine(k, wide, _joint(gamma, layout), _joint(beta, layout))
+    y = rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
+    return y, (saved, factor, (e_saved, e_factor))
 
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
-    """With h = g * gamma, dx is (d * h - sum h - xhat * sum h * xhat) times the row's factor.
-
-    h and that difference are rounded to 16 bits, so that every sum over a row fits int64.
-    """
+    """The gradient of the rows, and of gamma and beta where there are any."""
     x, gamma, beta, _, centred, groups, _ = call.arguments
-    xhat, multiplier, (e_x, e_factor) = call.saved
+    saved, multiplier, (e_saved, e_factor) = call.saved
     g, e_g = grad.resolved()
     layout, k = VectorLayout(x.shape, groups), kernels.of(g)
     g, e_g = layout.split(g), layout.exponents(e_g)
-    d = g.shape[-1]
-    dgamma, dbeta = _parameter_gradients(
-        (g, e_g), (xhat, e_x), layout, gamma is not None, beta is not None
-    )
-    if gamma is None:
-        h, e_h = requantized(g, e_g, 16)
-    else:
-        joint, e_gamma = gamma.joint()
-        h, e_h = k.column_affine(g, layout.along(joint), None, 0, e_g + e_gamma, 16)
-    more = max(12, (d - 1).bit_length())
-    terms = (e_h, 16 + more), (e_h + 2 * e_x, 30 + more)
-    common = common_exponent(*terms)
-    by = (e_h - common, e_h + 2 * e_x - common)
-    t, e_t = k.vector_grad(h, xhat, centred, by, common)
-    exponent = e_t + e_factor
-    if isinstance(exponent, int):
-        codes, exponent = k.vector_times(t, multiplier, exponent)
-        return BFPValue(layout.join(codes), exponent), dgamma, dbeta
-    acc = t.long() * multiplier
-    return bfp32(layout.join(acc), layout.of_rows(exponent)), dgamma, dbeta
+    xhat, factor = (saved, e_saved), (multiplier, e_factor)
+    wanted = (gamma is not None, beta is not None)
+    parameters = _parameter_gradients((g, e_g), xhat, layout, *wanted)
+    if isinstance(e_g, int) and isinstance(e_factor, int):
+        state = _state(gamma, layout)
+        codes, exponent = k.vector_norm_gradient(g, e_g, xhat, factor, state, centred)
+        return BFPValue(layout.join(codes), exponent), *parameters
+    acc, own = norm_gradient(k, (g, e_g), xhat, factor, _joint(gamma, layout), centred)
+    return bfp32(layout.join(acc), layout.of_rows(own)), *parameters
 
 
 LAYER_NORM = TrainingOperation(
@@ -169,54 +143,34 @@ LAYER_NORM = TrainingOperation(
 )
 
 
-def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
-    """d * s2 - s1 * s1, d * d times the variance of every row, rounded once to binary64.
-
-    wide: of codes with shifts, where it has up to 76 bits
-    """
-    first, second = s1.cpu().numpy(), s2.cpu().numpy()
-    if wide:
-        first, second = first.astype(object), second.astype(object)
-    return (d * second - first * first).astype(np.float64)
+def _state(parameter: Weight | None, layout: VectorLayout) -> State | None:
+    """W, A and the exponent of J of a parameter, to meet vectors of elements."""
+    if parameter is None:
+        return None
+    exponent = parameter.whole()[1] - formats.DELAYED_BITS
+    return layout.along(parameter.codes), layout.along(parameter.delayed), exponent
 
 
-def _affine(
-    normalized: Part,
-    gamma: Weight | None,
-    beta: Weight | None,
-    layout: VectorLayout,
-    bits: int,
-    peaks: ChannelPeaks | None,
-) -> BFPValue:
-    """xhat * gamma + beta of xhat with 16 bits, exact at one exponent, as codes of `bits`."""
-    xhat, e_x = normalized
-    scale = None if gamma is None else layout.along(gamma.joint()[0])
-    e_m, width = (e_x, 16) if gamma is None else (e_x + gamma.joint()[1], 38)
-    terms: list[Term] = []
-    if beta is not None:
-        jb, e_beta = beta.joint()
-        terms.append((layout.along(jb), e_beta, 23))
-    if scale is not None and isinstance(e_m, int) and peaks is None:
-        k = kernels.of(xhat)
-        common = common_exponent((e_m, width), *((e, n) for _, e, n in terms))
-        b = next((k.scale(v, e - common) for v, e, _ in terms), None)
-        codes, exponent = k.column_affine(xhat, scale, b, e_m - common, common, bits)
-        return BFPValue(layout.join(codes), exponent, bits)
-    product = xhat if scale is None else xhat.long() * scale
-    acc, exponent = combined((product, e_m, width), *terms)
-    return rounded(layout.join(acc), layout.of_rows(exponent), bits, peaks)
+def _joint(parameter: Weight | None, layout: VectorLayout) -> Part | None:
+    """The joint values of a parameter, to meet vectors of elements, and their exponent."""
+    if parameter is None:
+        return None
+    value, exponent = parameter.joint()
+    return layout.along(value), exponent
 
 
 def _parameter_gradients(
     g: Part, xhat: Part, layout: VectorLayout, gamma: bool, beta: bool
 ) -> tuple[BFPValue | None, BFPValue | None]:
     """The gradients of gamma and beta, where there are any: sums of g * xhat, and of g."""
-    (codes, e_g), (saved, e_x) = g, xhat
-    if gamma and layout.groups is None and isinstance(e_g, int) and isinstance(e_x, int):
-        rows_of = (v.reshape(-1, v.shape[-1]) for v in (codes, saved))
+    (codes, e_g), (saved, e_x), last = g, xhat, layout.channels_last
+    if isinstance(e_g, int) and isinstance(e_x, int):
+        if not gamma:
+            return None, bias_gradient(last(codes, e_g)[0], e_g) if beta else None
+        rows_of = (last(v, 0)[0].reshape(-1, layout.channels) for v in (codes, saved))
         sums, dots = (v.to(codes.device) for v in kernels.of(codes).channel_grad_sums(*rows_of))
         return bfp32(dots, e_g + e_x), bfp32(sums, e_g) if beta else None
-    v, last = codes.long(), layout.channels_last
+    v = codes.long()
     return (
         _over_vectors(last(v * saved, e_g + e_x), 62) if gamma else None,
         _over_vectors(last(v, e_g), 55) if beta else None,
@@ -226,9 +180,7 @@ def _parameter_gradients(
 def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPValue:
     """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
     acc, exponent = values
-    if isinstance(exponent, int):
-        return bfp32(acc.reshape(-1, acc.shape[-1]).sum(0), exponent)
-    own = exponent.expand(*acc.shape[:-1], exponent.shape[-1])
+    own = torch.as_tensor(exponent, device=acc.device).expand(*acc.shape[:-1], -1)
     return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
 
 
@@ -289,7 +241,7 @@ def group_norm(
             f"group norm: expected {gamma.numel()} channels, found shape {tuple(x.shape)}"
         )
     size = x.numel() // x.shape[0] // groups
-    most = MAX_GROUP_ELEMENTS if x.shifts is None else MAX_SHIFTED_ELEMENTS
+    most = MAX_GROUP if x.shifts is None else MAX_SHIFTED_ELEMENTS
     if size > most:
         raise UnsupportedError(
             f"group norm: expected at most {most} elements of a group, found {size}"

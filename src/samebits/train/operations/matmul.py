@@ -10,8 +10,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, conv_shape, rows
-from samebits.kernels.protocol import CODE_TYPE, Part
+from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import add, times
@@ -31,25 +30,20 @@ class _Operand(NamedTuple):
 
 
 def _products(a: BFPValue, b: BFPValue, transposed: bool) -> tuple[BFPValue, tuple[Any, ...]]:
-    """a [..., n, k] times b [..., k, m], or b [..., m, k] where it is transposed; bfp32.
-
-    A batch of products is a convolution of one image whose pixels are the rows, with a 1x1 kernel
-    and as many groups as there are matrices: the kernels of Linear and Conv2d do all of it.
-    """
+    """a [..., n, k] times b [..., k, m], or b [..., m, k] where it is transposed; bfp32."""
     bits = max(a.layer_bits, b.layer_bits)
     u, v = _vectors(a, True, bits), _vectors(b, transposed, bits)
     folded = not transposed and b.by_rows and b.bits <= 8 and b.dim() != 4
     rounded = None if a.bits <= 8 else u.codes, None if b.bits <= 8 else v.codes
     saved = *rounded, (u.exponent, v.exponent), (a.by_rows, b.by_rows), folded
+    beside: Exponent = 0
     if folded:
         u = _Operand(*_by_vectors(u.codes, u.exponent + v.exponent, bits))
-        exponent = u.exponent
     else:
-        exponent = u.exponent + _across(v.exponent)
-    shape = _shape(u.codes, v.codes)
-    acc, largest = kernels.of(u.codes).conv(_image(u.codes), _kernel(v.codes), shape)
+        beside = _across(v.exponent)
+    acc, largest = kernels.of(u.codes).products(u.codes, v.codes)
     size, by_rows = (*a.shape[:-1], v.codes.shape[1]), a.by_rows or b.by_rows
-    part = _of_kind(_matrices(acc, shape), largest, exponent, size, by_rows, 32)
+    part = _of_kind(acc, largest, (u.exponent, beside), size, by_rows, 32)
     return BFPValue(*part, layer_bits=bits), saved
 
 
@@ -66,9 +60,9 @@ def _products_gradient(
     e_g = _flat(e_g, grad.shape, len(u))
     da = db = None
     if call.wanted[0]:
-        da = _handed_down(*_sums_of_a(g, e_g, v, e_v, _shape(u, v), folded), a.shape, by_rows[0])
+        da = _handed_down(*_sums_of_a(g, e_g, v, e_v, folded), a.shape, by_rows[0])
     if call.wanted[1]:
-        sums, largest, exponent = _sums_of_b(g, e_g, u, e_u, _shape(u, v))
+        sums, largest, exponent = _sums_of_b(g, e_g, u, e_u)
         sums = sums if transposed else sums.transpose(1, 2)
         db = _handed_down(sums, largest, exponent, b.shape, by_rows[1])
     return da, db
@@ -76,10 +70,12 @@ def _products_gradient(
 
 MAT_MUL = TrainingOperation("MatMul", _products, _products_gradient, reads=("8",), saves=True)
 
+Two = tuple[Exponent, Exponent]  # exponents whose sum counts
+
 
 def _sums_of_a(
-    g: Tensor, e_g: Exponent, v: Tensor, e_v: Exponent, shape: ConvShape, folded: bool
-) -> tuple[Tensor, int, Exponent]:
+    g: Tensor, e_g: Exponent, v: Tensor, e_v: Exponent, folded: bool
+) -> tuple[Tensor, int, Two]:
     """The sums of a's gradient, their largest magnitude and exponent.
 
     folded: exponents of b's rows went into a
@@ -93,26 +89,20 @@ def _sums_of_a(
         h, e_h = _by_vectors(g, own, 16)
         if folded:
             beside = e_v
-    acc, largest = kernels.of(h).conv_input_grad(_image(h), _kernel(v), shape)
-    return _matrices(acc, shape), largest, e_h + beside
+    return *kernels.of(h).products_a(h, v), (e_h, beside)
 
 
-def _sums_of_b(
-    g: Tensor, e_g: Exponent, u: Tensor, e_u: Exponent, shape: ConvShape
-) -> tuple[Tensor, int, Exponent]:
+def _sums_of_b(g: Tensor, e_g: Exponent, u: Tensor, e_u: Exponent) -> tuple[Tensor, int, Two]:
     """The sums of b's gradient, of b transposed, their largest magnitude and exponent."""
-    t, exponent = g, e_g + e_u
-    if isinstance(exponent, Tensor):
-        size = (len(g), 1, 1)
-        k = kernels.of(g)
-        t, exponent = rows.requantize(g, exponent, size, 32, limited=False, k=k)
-        t = t.to(torch.int32)
-    acc, largest = kernels.of(t).conv_weight_grad(_image(t), _image(u), shape)
-    return acc.reshape(shape.groups, -1, u.shape[2]), largest, exponent
+    if isinstance(e_g, int) and isinstance(e_u, int):
+        return *kernels.of(g).products_b(g, u), (e_g, e_u)
+    (own, beside), k = _paired(e_g, e_u), kernels.of(g)
+    t, exponent = k.requantize_blocks(g, own, beside, (len(g), 1, 1), 32, limited=False)
+    return *k.products_b(t, u), (exponent, 0)
 
 
 def _handed_down(
-    acc: Tensor, largest: int, exponent: Exponent, shape: torch.Size, by_rows: bool
+    acc: Tensor, largest: int, exponent: Two, shape: torch.Size, by_rows: bool
 ) -> BFPValue:
     part = _of_kind(acc, largest, exponent, tuple(shape), by_rows, 16)
     return BFPValue(*as_gradient(part))
@@ -146,23 +136,23 @@ def _across(exponent: Exponent) -> Exponent:
     return exponent if isinstance(exponent, int) else exponent.transpose(1, 2)
 
 
+def _paired(a: Exponent, b: Exponent) -> tuple[Exponent, int]:
+    """Two exponents as one that may be those of vectors, and one integer."""
+    if isinstance(b, int):
+        return a, b
+    return (b, a) if isinstance(a, int) else (a + b, 0)
+
+
 def _by_vectors(codes: Tensor, exponent: Exponent, bits: int) -> Part:
     """Codes of `bits`, every vector along the last axis with an exponent of its own."""
-    k = kernels.of(codes)
-    own = exponent if isinstance(exponent, Tensor) else _constant_exponent(codes, exponent)
     size = (*codes.shape[:-1], 1)
-    found, chosen = rows.requantize(codes, own, size, bits, k=k)
-    return found.to(CODE_TYPE[bits]), chosen
-
-
-def _constant_exponent(codes: Tensor, exponent: int) -> Tensor:
-    return torch.full([1] * codes.dim(), exponent, device=codes.device)
+    return kernels.of(codes).requantize_blocks(codes, exponent, 0, size, bits)
 
 
 def _of_kind(
     acc: Tensor,
     largest: int,
-    exponent: Exponent,
+    exponent: Two,
     shape: tuple[int, ...],
     by_rows: bool,
     bits: int,
@@ -171,42 +161,18 @@ def _of_kind(
 
     `shorten` to 32 bits, `requantize` to fewer.
     """
-    k = kernels.of(acc)
-    if isinstance(exponent, int):
-        acc = acc.reshape(shape)
-        if bits == 32:
-            return k.shorten(acc, largest, exponent)
-        return k.requantize(acc, largest, exponent, bits)
-    own = exponent.expand(len(acc), *exponent.shape[1:])
-    if by_rows:
-        own = own.reshape(*shape[:-2], *own.shape[1:])
-        acc = acc.reshape(shape)
-        return k.shorten(acc, 0, own) if bits == 32 else k.requantize(acc, 0, own, bits)
-    size = (1, 1, 1)
-    made = rows.shorten(acc, own, size, k) if bits == 32 else None
-    codes, chosen = made or rows.requantize(acc, own, size, bits, k=k)
-    return codes.to(CODE_TYPE[bits]).reshape(shape), int(chosen)
-
-
-def _shape(u: Tensor, v: Tensor) -> ConvShape:
-    """The geometry of u [matrices, n, k] times v [matrices, m, k], with its bounds checked."""
-    count, n, k = u.shape
-    return conv_shape((1, count * k, 1, n), (count * v.shape[1], k, 1, 1), groups=count)
-
-
-def _image(v: Tensor) -> Tensor:
-    """Rows [matrices, n, k] as the pixels of an image [1, matrices * k, 1, n]."""
-    return v.permute(1, 0, 2).reshape(1, 1, v.shape[1], -1).permute(0, 3, 1, 2)
-
-
-def _kernel(v: Tensor) -> Tensor:
-    """Rows [matrices, m, k] as 1x1 kernels of groups."""
-    return v.reshape(-1, v.shape[2], 1, 1)
-
-
-def _matrices(image: Tensor, s: ConvShape) -> Tensor:
-    """The inverse of `_image`, of sums."""
-    return image.permute(0, 2, 3, 1).reshape(s.ow, s.groups, -1).permute(1, 0, 2)
+    k, (own, beside) = kernels.of(acc), _paired(*exponent)
+    if isinstance(own, int) or by_rows:
+        if isinstance(own, Tensor):
+            own = own.expand(len(acc), *own.shape[1:])
+            own = own.reshape(*shape[:-2], *own.shape[1:])
+        acc, e = acc.reshape(shape), own + beside
+        return k.shorten(acc, largest, e) if bits == 32 else k.requantize(acc, largest, e, bits)
+    if bits == 32:
+        codes, one = k.shorten_blocks(acc, own, beside, None)
+    else:
+        codes, one = k.requantize_blocks(acc, own, beside, None, bits)
+    return codes.reshape(shape), one
 
 
 def _checked(a: BFPTensor, b: BFPTensor, transposed: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
@@ -100,15 +101,18 @@ def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
 def _scaled(x: BFPValue, factor: float) -> BFPValue:
     """x times a number, whose coefficient has 16 bits."""
     m, by = formats.signed_coefficient(factor)
-    if x.is_wide:
-        return bfp32(x.codes.long() * m, x.exponent + by, x.layer_bits)
-    return narrowed(x.codes.long() * m, x.exponent + by, x.bits, x.shifts)
+    if x.shifts is not None:
+        return narrowed(x.codes.long() * m, x.exponent + by, x.bits, x.shifts)
+    (codes, exponent), k = x.resolved(), kernels.of(x.codes)
+    if not x.is_wide:
+        return BFPValue(*k.times(codes, m, exponent + by, x.bits), x.bits)
+    return BFPValue(*k.times(codes, m, exponent + by, 32), layer_bits=x.layer_bits)
 
 
 def _scaled_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     g, e_g = grad.resolved()
     m, by = formats.signed_coefficient(call.arguments[1])
-    return bfp32(g.long() * m, e_g + by)
+    return BFPValue(*kernels.of(g).times(g, m, e_g + by, 32))
 
 
 SCALE = TrainingOperation("Scale", _scaled, _scaled_gradient)

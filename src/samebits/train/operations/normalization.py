@@ -13,8 +13,6 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.norm import (
-    Integers,
-    Scalars,
     gradient_coefficients,
     input_slopes,
     inverse,
@@ -27,6 +25,7 @@ from samebits.kernels.norm import (
 )
 from samebits.kernels.protocol import BITS, Part
 from samebits.kernels.rows import Exponent
+from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
 from samebits.train.deferred import defer
 from samebits.train.operation import OperationCall, TrainingOperation

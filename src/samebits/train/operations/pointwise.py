@@ -36,11 +36,8 @@ def _side_by_side(dim: int, *tensors: BFPValue) -> BFPValue:
     parts = [t.resolved() for t in tensors]
     if any(isinstance(e, Tensor) for _, e in parts):
         return BFPValue(*rows.concatenated(parts, dim), bits)
-    k = kernels.of(parts[0][0])
-    live = [e for codes, e in parts if k.largest_of(codes)]
-    exponent = max(live, default=formats.EXPONENT_MIN)
-    codes = [k.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
-    return BFPValue(torch.cat(codes, dim), exponent, bits)
+    codes, exponent = kernels.of(parts[0][0]).side_by_side([t.whole() for t in tensors], dim)
+    return BFPValue(codes, exponent, bits)
 
 
 def _side_by_side_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import EXCLUDING, add
@@ -22,14 +23,14 @@ from samebits.train.value import BFPValue
 def _where_true(x: BFPValue, chosen: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
     """The same codes where a mask is true, 0 elsewhere, at the same exponent."""
     codes, exponent = x.resolved()
-    y = BFPValue(torch.where(chosen, codes, 0), exponent, x.bits, layer_bits=x.layer_bits)
-    return y, (chosen,)
+    found = kernels.of(codes).where(chosen, codes)
+    return BFPValue(found, exponent, x.bits, layer_bits=x.layer_bits), (chosen,)
 
 
 def _where_true_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (chosen,) = call.saved
     g, e_g = grad.resolved()
-    return BFPValue(torch.where(chosen, g, 0), e_g)
+    return BFPValue(kernels.of(g).where(chosen, g), e_g)
 
 
 CHOSEN = TrainingOperation("Chosen", _where_true, _where_true_gradient, saves=True)

@@ -22,7 +22,6 @@ from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import BFPValue, bfp32, gradient_in
 
 MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
-SAVED_BITS = 8
 
 
 def _softmax(x: BFPValue) -> tuple[BFPValue, tuple[Any, ...]]:
@@ -31,34 +30,28 @@ def _softmax(x: BFPValue) -> tuple[BFPValue, tuple[Any, ...]]:
     bfp32 of exponent -30; what is saved has 8 bits, every vector with an exponent.
     """
     codes, exponent = x.resolved()
-    k = kernels.of(codes)
     vectors = codes.reshape(-1, codes.shape[-1])
     allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
-    y = k.softmax(vectors, _of_vectors(exponent, codes.shape), allowed)
-    at = torch.full((1, 1), SOFTMAX_EXPONENT, device=y.device)
-    saved, e_saved = rows.requantize(y, at, (len(y), 1), SAVED_BITS, k=k)
+    own = _of_vectors(exponent, codes.shape)
+    y, (saved, e_saved) = kernels.of(codes).softmax(vectors, own, allowed)
     by_rows = isinstance(exponent, Tensor)
     found: Exponent = SOFTMAX_EXPONENT
     if by_rows:
         found = torch.full(rows.row_size(codes.shape), SOFTMAX_EXPONENT, device=y.device)
     result = BFPValue(y.view(codes.shape), found, layer_bits=x.layer_bits)
-    return result, (saved.to(torch.int8), (e_saved, by_rows))
+    return result, (saved, (e_saved, by_rows))
 
 
 def _softmax_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere."""
     (g, e_g), (y, (e_y, by_rows)) = grad.resolved(), call.saved
-    shape = g.shape
-    g16, e_g = gradient_in(16, g, e_g)
-    codes, k = y.long(), kernels.of(y)
-    t = k.softmax_grad(g16.reshape(y.shape), y)
-    own = torch.as_tensor(_of_vectors(e_g, shape), device=g.device).view(-1, 1)
-    t16, e_t = rows.requantize(t, own, (len(y), 1), 16, k=k)
-    acc, exponent = t16 * codes, e_t + 2 * e_y
-    if by_rows:
-        return bfp32(acc.view(shape), exponent.view(*shape[:-1], 1))
-    wide, one = rows.shorten(acc, exponent, (1, 1), k)
-    return BFPValue(wide.to(torch.int32).view(shape), int(one))
+    (g16, e_g), k = gradient_in(16, g, e_g), kernels.of(y)
+    own = _of_vectors(e_g, g.shape)
+    acc, exponent = k.softmax_grad(g16.reshape(y.shape), own, y, e_y)
+    if isinstance(exponent, Tensor) and by_rows:
+        return bfp32(acc.view(g.shape), exponent.view(*g.shape[:-1], 1))
+    wide, one = k.shorten_blocks(acc, exponent, 0, None)
+    return BFPValue(wide.view(g.shape), one)
 
 
 SOFTMAX = TrainingOperation("Softmax", _softmax, _softmax_gradient, saves=True)
@@ -154,7 +147,7 @@ def _masked(x: BFPValue, allowed: Tensor) -> tuple[BFPValue, tuple[Tensor]]:
 
 def _masked_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     (g, e_g), (allowed,) = grad.resolved(), call.saved
-    return BFPValue(torch.where(allowed, g, 0), e_g)
+    return BFPValue(kernels.of(g).where(allowed, g), e_g)
 
 
 MASKED = TrainingOperation("Masked", _masked, _masked_gradient, saves=True)
