@@ -74,7 +74,7 @@ NETS = {
     ),
     "groups": lambda: (
         nn.Sequential(
-            *(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.InstanceNorm2d(6)),
+            *(nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.InstanceNorm2d(6, affine=True)),
             *(nn.Flatten(), nn.Linear(96, 5)),
         ),
         (2, 6, 6),

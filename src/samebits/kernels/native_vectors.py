@@ -52,6 +52,7 @@ class NativeVectors(NativeUpdate):
             return super().vector_norm(z, exponent, gamma, beta, eps, centred, bits)
         z = z.contiguous()
         n, d = _sizes(z)
+        gamma, beta = _dense(gamma), _dense(beta)
         period = _period(d, gamma, beta)
         states = [self._state(s, period * d) for s in (gamma, beta)]
         y, xhat = torch.empty_like(z), torch.empty_like(z)
@@ -75,6 +76,7 @@ class NativeVectors(NativeUpdate):
             return super().vector_norm_gradient(g, e_g, xhat, factor, gamma, centred)
         g, x, m = g.contiguous(), x.contiguous(), m.contiguous()
         n, d = _sizes(g)
+        gamma = _dense(gamma)
         period, own = _period(d, gamma), self._out()
         dx = torch.empty_like(g, dtype=I32)
         self._run(
@@ -235,6 +237,14 @@ def _is_of_blocks(size: Sequence[int], shape: Sequence[int]) -> bool:
     full = [full for full in shape[:-1] if full > 1]
     own = sum(n > 1 for n in kept)
     return kept == [*full[:own], *[1] * (len(full) - own)]
+
+
+def _dense(state: State | None) -> State | None:
+    """A parameter that fills its memory: one element for all places of a group is repeated."""
+    if state is None:
+        return None
+    codes, delayed, exponent = state
+    return codes.contiguous(), delayed.contiguous(), exponent
 
 
 def _period(d: int, *states: State | None) -> int:
