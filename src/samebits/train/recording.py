@@ -113,12 +113,12 @@ class Guard:
         self._modules = list(model.modules())
         self._own = [vars(module) for module in self._modules]
         self._kinds = [type(module) for module in self._modules]
-        self._moving = {
-            place: module.POSITION
-            for place, module in enumerate(self._modules)
+        self._attributes = [_copied(own) for own in self._own]
+        self._moving = [
+            (known, own, module.POSITION)
+            for known, own, module in zip(self._attributes, self._own, self._modules, strict=True)
             if isinstance(module, Dropout)
-        }
-        self._attributes = [_copied(own) for own in self._stated()]
+        ]
         self._places = [
             (own[kind], name)
             for own in self._own
@@ -145,23 +145,18 @@ class Guard:
         try:
             with torch._C.DisableTorchFunctionSubclass():  # of a parameter only flags are asked for
                 tensors = [held[name] for held, name in self._places]
-                stated = self._stated() if self._moving else self._own
+                for known, own, names in self._moving:  # positions of dropouts count on
+                    for name in names:
+                        known[name] = own[name]
                 return (
                     all(map(operator.is_, tensors, self._tensors))
                     and self._kinds == [module.__class__ for module in self._modules]
                     and self._trained == [t is not None and t.requires_grad for t in tensors]
                     and (not self._written or self._versions == self._own_versions())
-                    and self._attributes == stated
+                    and self._attributes == self._own
                 )
         except (KeyError, RuntimeError, TypeError, ValueError):  # others, which do not compare
             return False
-
-    def _stated(self) -> list[dict[str, Any]]:
-        """Attributes of all modules, but for positions of dropouts."""
-        stated = list(self._own)
-        for place, names in self._moving.items():
-            stated[place] = {n: v for n, v in self._own[place].items() if n not in names}
-        return stated
 
 
 def _copied(own: dict[str, Any]) -> dict[str, Any]:
