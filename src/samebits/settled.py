@@ -100,7 +100,7 @@ def check_thread() -> None:
 
 
 def _fault() -> str:
-    """What is wrong with this thread's arithmetic; "" for nothing."""
+    """The fault of this thread's arithmetic; "" for none."""
     small = HALF_STEP  # sums of it differ in every mode but to nearest
     if not (1.0 + small == 1.0 == 1.0 - small / 2 and -1.0 - small == -1.0):
         return "arithmetic that rounds to nearest, found another rounding mode"

@@ -171,6 +171,11 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
             *(codes(I32, 2, 4, 3, 3), -9, codes(I8, 2, 4, 3, 3), -4),
             *(codes(I16, 3, 4).double(), True, True),
         ),
+        "quantize": lambda: (codes(I32, 3, 4).float(), 8),
+        "running_statistics": lambda: (
+            (positive(I32, 4).double(), positive(I32, 4).double()),
+            *((codes(I64, 4), positive(I64, 4) << 20), 50, -3, 0.1),
+        ),
         "channel_grad_sums": lambda: (codes(I16, 2, 4, 3, 3), codes(I8, 2, 4, 3, 3)),
         "vector_stats": lambda: (codes(I8, 3, 6),),
         "vector_norm": lambda: (codes(I8, 3, 6), -4, state(6), state(6), 1e-5, True, 8),

@@ -291,7 +291,7 @@ class Native(NativePools):
         divisor: int,
         amounts: Tensor | None,
     ) -> Entropy:
-        """Of targets, or without them of amounts."""
+        """The cross-entropy of targets, or without them of amounts."""
         z = integers(z, I32).contiguous()
         n, classes = z.shape
         chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))

@@ -173,7 +173,7 @@ class NativeParts(Eager):
         return out, own[0]
 
     def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
-        if isinstance(exponent, Tensor) or v.dtype not in CODES:
+        if isinstance(exponent, Tensor) or v.dtype is I64:
             return super().times(v, m, exponent, bits)
         v, n = dense(v), v.numel()
         out, own = torch.empty_like(v, dtype=I8 if v.dtype is I8 else I32), self._out()

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import RangeError
+from samebits.errors import InputError, RangeError
 from samebits.kernels.moments import Draw, Update
 from samebits.spec import formats
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
 from samebits.spec.training.optimizer import UPDATE_BITS
 from samebits.train.tensor import BFPParameter
+
+
+def coefficient(value: float, what: str) -> tuple[int, int] | None:
+    """A number as a 16-bit coefficient (m, x), m * 2**x (training.md 3); None for 0.
+
+    Raises InputError, which says `what` it is, for a number that is negative or not finite.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{what}: expected a finite number >= 0, found {value}")
+    return formats.coefficient(value) if value else None
 
 
 def lazy_update(

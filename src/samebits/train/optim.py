@@ -38,22 +38,12 @@ from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
 from samebits.settled import check_thread
 from samebits.spec import formats
 from samebits.train import undo
-from samebits.train.lazy import lazy_update
+from samebits.train.lazy import coefficient, lazy_update
 from samebits.train.moments import KINDS, MomentState, stored
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Weight
 
 ROUNDINGS = ("stochastic", "nearest")
-
-
-def coefficient(value: float, what: str) -> tuple[int, int] | None:
-    """A number as a 16-bit coefficient (m, x), m * 2**x (training.md 3); None for 0.
-
-    Raises InputError, which says `what` it is, for a number that is negative or not finite.
-    """
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{what}: expected a finite number >= 0, found {value}")
-    return formats.coefficient(value) if value else None
 
 
 class Change(NamedTuple):

@@ -28,6 +28,7 @@ from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber,
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, called, forward
+from samebits.train.operations.pointwise import DROPOUT
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue, Weight, WeightAt, same_parts
@@ -228,6 +229,7 @@ def record(
 
     Raises NotRecordableError where there can be none.
     """
+    check_operations(graph)
     _check_operands(x, weights, grad)
     recorder = kernels.recorder()
     codes, exponent = x.whole()
@@ -293,6 +295,12 @@ def place_of(cell: Exponent) -> Place:
     """Where a routine leaves a number."""
     assert isinstance(cell, RoutineNumber)
     return Place.from_address(cell.place)
+
+
+def check_operations(graph: TrainingGraph) -> None:
+    """NotRecordableError for operations whose numbers are others in every step."""
+    if any(node.operation is DROPOUT for node in graph.instructions):
+        raise NotRecordableError("a dropout draws a mask in every step")
 
 
 def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) -> None:

@@ -40,6 +40,7 @@ from samebits.train.routines import (
     RecordedGraph,
     arrays,
     as_recorded,
+    check_operations,
     check_values,
     moved,
     state_of,
@@ -120,6 +121,7 @@ def record_step(
     images, target = batch
     if images.dtype is not torch.float32 or target.dtype is not torch.int64 or target.dim() != 1:
         raise NotRecordableError("the batch is not one of real numbers and classes")
+    check_operations(graph)
     check_values(*weights)
     recorder, size = kernels.recorder(), len(target) // shards
     own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]

@@ -125,19 +125,10 @@ class RunningUpdate:
         return first, second
 
 
-@dataclass(frozen=True)
-class _Channels:
-    """The scalars of a batch norm that its backward pass needs beside z.
-
-    scalars:  float64 [3, channels]: the mean, a real number, 1 / standard deviation, and gamma
-              times that
-    training: whether they are statistics of z
-    shifts:   of z by channels, on top of its exponents
-    """
-
-    scalars: Tensor
-    training: bool
-    shifts: Integers | int = 0
+# What the gradient needs beside z: scalars, float64 [3, channels] (the mean, a real number,
+# 1 / standard deviation, and gamma times that), whether they are statistics of z, and shifts of its
+# channels, on top of its exponents.
+_Saved = tuple[Tensor, bool, Integers | int]
 
 
 def _statistics(
@@ -177,7 +168,7 @@ def _normalized(
     momentum: float,
     eps: float,
     peaks: ChannelPeaks | None,
-) -> tuple[BFPValue, tuple[_Channels]]:
+) -> tuple[BFPValue, _Saved]:
     """z (bfp8) -> bfp8 by an integer multiply-add per channel, one rounding.
 
     Statistics of the shard are exact sums (in evaluation the running ones).
@@ -190,7 +181,7 @@ def _normalized(
         if training:
             n = z.numel() // z.shape[1]
             defer(RunningUpdate(*running, momentum, sums[0].numpy(), sums[1].numpy(), n, e_z))
-        return BFPValue(*part, bits), (_Channels(scalars, training),)
+        return BFPValue(*part, bits), (scalars, training, 0)
     up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
     if training:
         update = _statistics(z, e_z, running, momentum, up)
@@ -205,22 +196,23 @@ def _normalized(
         _per_sample(v, z) for v in multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
     )
     scalars = torch.from_numpy(np.stack([centre, inv, a]))
-    return rounded(z.long() * m + b, exponent, bits, peaks), (_Channels(scalars, training, up),)
+    return rounded(z.long() * m + b, exponent, bits, peaks), (scalars, training, up)
 
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
     (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
-    (c,), wanted = call.saved, call.wanted[0]
+    saved, wanted = call.saved, call.wanted[0]
+    scalars, training, shifts = saved
     if isinstance(e_g, int) and isinstance(e_z, int):
-        known = (c.scalars, c.training, wanted)
+        known = (scalars, training, wanted)
         dx, *others = kernels.of(g).batch_norm_gradient(g, e_g, z, e_z, *known)
         return None if dx is None else BFPValue(*dx), *(BFPValue(*part) for part in others)
-    centre, inv, _ = c.scalars.numpy()
+    centre, inv, _ = scalars.numpy()
     sg, sgz = _gradient_sums(g, e_g, z, e_z)
-    gg = (np.ldexp(sgz, c.shifts) - centre * sg) * inv
+    gg = (np.ldexp(sgz, shifts) - centre * sg) * inv
     dgamma, dbeta = (BFPValue(*scalar_codes(v, g.device)) for v in (gg, sg))
-    return _input_grad((g, e_g), (z, e_z), c, gg, sg) if wanted else None, dgamma, dbeta
+    return _input_grad((g, e_g), (z, e_z), saved, gg, sg) if wanted else None, dgamma, dbeta
 
 
 BATCH_NORM = TrainingOperation(
@@ -244,16 +236,17 @@ def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[
     )
 
 
-def _input_grad(grad: Part, read: Part, c: _Channels, gg: Scalars, sg: Scalars) -> BFPValue:
+def _input_grad(grad: Part, read: Part, saved: _Saved, gg: Scalars, sg: Scalars) -> BFPValue:
     """a * g + slope * z + offset as one integer multiply-add a sample and one rounding.
 
     gg, sg: the sums of g * xhat and of g
     """
-    (g, e_g), (z, e_z), scalars = grad, read, c.scalars.numpy()
+    (g, e_g), (z, e_z), (real, training, shifts) = grad, read, saved
+    scalars = real.numpy()
     if not scalars[2].any():
         return BFPValue(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
-    slope, offset = input_slopes(scalars, gg, sg, z.numel() // z.shape[1], c.training)
-    a, b = np.ldexp(scalars[2], _samples(e_g)), np.ldexp(slope, _samples(e_z) + c.shifts)
+    slope, offset = input_slopes(scalars, gg, sg, z.numel() // z.shape[1], training)
+    a, b = np.ldexp(scalars[2], _samples(e_g)), np.ldexp(slope, _samples(e_z) + shifts)
     abc, exponent = gradient_coefficients(a, b, offset, formats.CODE_MAX[BITS[g.dtype]])
     aq, bq, cq = (_per_sample(v, g) for v in abc)
     return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
