@@ -260,7 +260,7 @@ SIZED_BY_THE_FIRST = {
         "cross_entropy",
         "softmax by rows",
     ),
-    *("block_sums", "divided", "requantize", "shorten"),
+    *("block_sums", "divided", "quantize", "requantize", "shorten"),
 }
 SIZED_BY_LATER = {("products_a", 1), ("products_b", 1), ("side_by_side", 1)}
 # What `Native` has of torch: nothing of these reaches C, but by the operations above.
@@ -356,6 +356,7 @@ def test_these_operands_are_taken_by_c(watched, real, name):
 
 KINDS = {
     "int8_t": {I8}, "int16_t": {I16}, "int32_t": {I32}, "int64_t": {I64}, "double": {memory.F64},
+    "float": {memory.F32},
     "uint8_t": {memory.U8, memory.BOOL}, "uint32_t": {I32}, "uint64_t": {I64},
     "void": set(memory.INTEGERS),
 }  # fmt: skip

@@ -218,8 +218,7 @@ class Optimizer(torch.optim.Optimizer):
             and all(map(operator.is_, self._held(weights), made.held))
         ):
             return made.roster, made.others
-        parameters = self._parameters()
-        entries, others = [], []
+        parameters, entries, others = self._parameters(), [], []
         groups = [i for i, group in enumerate(self.param_groups) for _ in group["params"]]
         once = len(set(map(id, weights))) == len(weights)
         for place, weight in zip(live, weights, strict=True):
@@ -242,8 +241,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _signs(self, live: list[int]) -> list[Any]:
         """Facts of which one differs where a roster is not that of the step before."""
-        sizes = [(len(group["params"]), self._moments(group)) for group in self.param_groups]
-        return [kernels.realisation(), live, sizes]
+        kinds = [(len(group["params"]), self._moments(group)) for group in self.param_groups]
+        return [kernels.realisation(), live, kinds]
 
     def _held(self, weights: list[Weight]) -> list[Any]:
         """Objects of which one is another where a roster is not that of the step before."""

@@ -706,7 +706,8 @@ def test_every_architecture_takes_a_bfp_step(arch, tmp_path):
     result = train(make_config("bfp", arch=arch, epochs=1, batch=16), data, tmp_path)
     assert result.steps == 1
     assert result.bytes_per_parameter < 5.3
-    assert result.saved_bytes_per_element < 1.1
+    # One a code, and 24 of each channel of a batch norm, which mobilenetv2 has many of.
+    assert result.saved_bytes_per_element < 1.11
 
 
 @pytest.mark.parametrize(
