@@ -206,6 +206,15 @@ def test_other_weights_at_other_places_are_walked():
     same(trained(recorded, graph, drawn(1)), trained(Walks(graph), graph, drawn(1)))
 
 
+def test_weights_that_get_other_memory_are_walked():
+    graph, drawn = graph_of("lines")
+    recorded = RecordedGraph(graph)
+    trained(recorded, graph, drawn(0))
+    codes = graph.parameters[0].codes
+    codes.data = -codes
+    same(trained(recorded, graph, drawn(1)), trained(Walks(graph), graph, drawn(1)))
+
+
 def test_an_exponent_out_of_range_is_the_error_of_the_walk():
     graph, drawn = graph_of("lines")
     recorded = RecordedGraph(graph)

@@ -338,6 +338,8 @@ class RoutineRecorder(Native):
 
         parts = {name: _encoded(own, new) for name, own in self._calls.items()}
         kept = [v for v in self._kept if not self._is_own(v)]
+        # A tensor may be given other memory: that which calls read lives on.
+        kept += [v.untyped_storage() for v in kept if isinstance(v, Tensor)]
         return Routine(parts, room, kept, self._library.samebits_run, new)
 
     def _is_own(self, v: Any) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import RangeError
-from samebits.kernels.memory import address_of
+from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.optimize import GradientCells
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
@@ -162,14 +161,14 @@ class _PlacedUpdate:
 class RecordedPasses:
     """A routine of a graph's passes, and where its operands and results lie.
 
-    states: codes, delayed updates and exponents of the parameters
+    states: addresses of codes, delayed updates and exponents of the parameters
     output: the value that it gives, which tells all but the numbers; sums: where these are
     grad:   of the output; None: there is no backward pass
     updates: of running state
     """
 
     routine: Routine
-    states: list[Tensor]
+    states: list[int]
     x: PlacedPart
     output: BFPValue
     result: PlacedPart
@@ -180,7 +179,7 @@ class RecordedPasses:
 
     def fits(self, x: Any, weights: Sequence[Weight]) -> bool:
         """Whether operands lie where the routine reads them, or can be put there."""
-        return all(map(operator.is_, self.states, state_of(weights)))
+        return addresses(state_of(weights)) == self.states
 
     def forward(self, x: BFPValue) -> BFPValue | None:
         """The output in memory of its own; None where the routine could not end."""
@@ -257,7 +256,7 @@ def record(
 
     passes = RecordedPasses(
         routine,
-        state_of(weights),
+        addresses(state_of(weights)),
         placed((results[0], x_cell)),
         output,
         placed(found),

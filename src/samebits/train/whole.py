@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError
-from samebits.kernels.memory import address_of
+from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
@@ -58,7 +58,7 @@ class WholeStep:
     """A recorded step of a model, but for the optimizer's.
 
     images, target: where it reads a shard: float32, and int64 class indices
-    state:     tensors of the weights, which lie where it reads them
+    state:     where it reads the weights: the addresses of their tensors
     loss:      the numbers of a shard's cross-entropy (`RoutineRecorder.loss_units`)
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
     shards:    into which a batch is cut; kind: its shape
@@ -67,7 +67,7 @@ class WholeStep:
     routine: Routine
     images: Tensor
     target: Tensor
-    state: list[Tensor]
+    state: list[int]
     loss: ctypes.Array[ctypes.c_int64]
     gradients: list[PlacedGradient | None]
     shards: int
@@ -99,7 +99,7 @@ class WholeStep:
             self.routine.run(state)
         return total / self.shards
 
-    def fits(self, images: Tensor, target: Tensor, state: Sequence[Tensor]) -> bool:
+    def fits(self, images: Tensor, target: Tensor, state: list[Tensor]) -> bool:
         """Whether a batch is of the recorded kind, and weights, whose tensors are `state`, lie
         where they did."""
         return (
@@ -107,7 +107,7 @@ class WholeStep:
             and target.shape == self.kind[:1]
             and images.dtype is torch.float32
             and target.dtype is torch.int64
-            and all(map(operator.is_, self.state, state))
+            and addresses(state) == self.state
         )
 
 
@@ -148,7 +148,7 @@ def record_step(
     routine = recorder.finish(*results)
     first, labels, units = (routine.tensor(v) for v in results[:3])
     step = WholeStep(
-        *(routine, first, labels, state_of(weights), numbers_of(units)),
+        *(routine, first, labels, addresses(state_of(weights)), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
         *(shards, images.shape),
     )
