@@ -349,8 +349,6 @@ plan --arch mlp --batch 8 --backward sideways
     --backward: expected sequential or paired, found 'sideways'
 plan --arch mlp --batch 8 --numerics int4
     expected numerics among bfp, float32, found 'int4'
-plan --arch lstm --batch 8
-    train without a plan
 device --threads 0
     --threads: expected a whole number from 1, found '0'; see samebits device --help
 demo --fast

@@ -1,6 +1,6 @@
-/* Vectors with exponents of their own, as the vectors that a softmax or a product of activations
- * rounds (docs/spec/training.md, 12.1 and 14): of a matrix every so many rows share an exponent, and
- * every so many of the result, a block, get one. */
+/* Vectors with exponents of their own, as the vectors that a softmax or a product of
+ * activations rounds (docs/spec/training.md, 12.1 and 14): of a matrix every so many rows share
+ * an exponent, and every so many of the result, a block, get one. */
 #include <stdlib.h>
 
 #include "exponent.h"

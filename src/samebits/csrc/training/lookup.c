@@ -12,7 +12,8 @@
 /* Which table is that of an exponent; -1: it is not there. */
 static int64_t table_at(int64_t exponent, const int64_t *exponents) {
     int64_t at = exponent - EXPONENT_MIN;
-    int is_there = exponent >= EXPONENT_MIN && exponent <= EXPONENT_MAX && exponents[at] != INT64_MIN;
+    int is_there = exponent >= EXPONENT_MIN && exponent <= EXPONENT_MAX &&
+                   exponents[at] != INT64_MIN;
     return is_there ? at : -1;
 }
 
@@ -51,7 +52,8 @@ int samebits_table(const int8_t *x, int64_t n, const int64_t *exponent, const in
         wide[k] = used[k] ? entries[CODES * at + k] : 0;
         top = SAMEBITS_MAX(top, samebits_magnitude64(wide[k]));
     }
-    int failed = samebits_requantize(wide, 32, CODES, &top, exponents + at, bits, narrow, 8, own, 1);
+    int failed =
+        samebits_requantize(wide, 32, CODES, &top, exponents + at, bits, narrow, 8, own, 1);
     if (failed) return failed;
     PARALLEL(n, n, lookup_range(x + lo, len, narrow, y + lo))
     return FINE;

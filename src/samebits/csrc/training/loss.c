@@ -87,10 +87,10 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
 #define LOG2_E 1549082005 /* rne(log2(e) * 2**30) */
 #define HALF 31
 
-/* The sum of the rows' losses in units of 2**-24 (6.1), from what `samebits_entropy` gives, as three
- * numbers: of logarithms, and the halves of that of distances times log2(e), of which the lower has
- * 31 bits. d < 2**32, as classes have it, so that products fit 63 bits. OUT_OF_RANGE where the
- * logits' exponent is above 14: what is shifted to the left may not fit. */
+/* The sum of the rows' losses in units of 2**-24 (6.1), from what `samebits_entropy` gives, as
+ * three numbers: of logarithms, and the halves of that of distances times log2(e), of which the
+ * lower has 31 bits. d < 2**32, as classes have it, so that products fit 63 bits. OUT_OF_RANGE
+ * where the logits' exponent is above 14: what is shifted to the left may not fit. */
 int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n, const int64_t *exponent,
                         int64_t *units) {
     const int64_t by = 14 - *exponent;

@@ -32,9 +32,9 @@ static void hidden_of(const int16_t *restrict gates, const int16_t *restrict c, 
         }
 }
 
-/* h and c of all steps, and of each the exponent of c. layer: see `layer_of`; room: of 4 numbers a
- * cell of a step and 4 a unit; last: the exponent of c after the last step, or the one that is above
- * 127. */
+/* h and c of all steps, and of each the exponent of c. layer: see `layer_of`; room: of 4
+ * numbers a cell of a step and 4 a unit; last: the exponent of c after the last step, or the
+ * one that is above 127. */
 int samebits_lstm(const int64_t *layer, int64_t *room, int8_t *h, int16_t *c, int64_t *e_c,
                   int64_t *last, int threads) {
     Layer l = layer_of(layer, threads);

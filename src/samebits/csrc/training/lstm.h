@@ -89,7 +89,9 @@ SAMEBITS_INLINE int64_t saturate(int64_t v, Shift s, int64_t limit) {
     return clamp(scale64(v, s), limit);
 }
 
-SAMEBITS_INLINE Shift saturating(int64_t exponent) { return shift_by(exponent > 15 ? 15 : exponent); }
+SAMEBITS_INLINE Shift saturating(int64_t exponent) {
+    return shift_by(exponent > 15 ? 15 : exponent);
+}
 
 /* The exponent at which pre-activations are summed, for products with h of an exponent: shifts to
  * it of both products, from it to the tables' argument, and the sum of the biases on it [4H]. */
@@ -149,7 +151,8 @@ SAMEBITS_INLINE Conv product_of(const Layer *l) {
 
 /* Steps 1 and 2: the gates of step t; hidden: h before it, NULL where it is zero. products: room
  * for those with it. */
-SAMEBITS_INLINE int gates_of(const Layer *l, int64_t t, const int8_t *hidden, Grid grid, int32_t *products,
+SAMEBITS_INLINE int gates_of(const Layer *l, int64_t t, const int8_t *hidden, Grid grid,
+                             int32_t *products,
                     int16_t *gates) {
     int64_t c = 4 * l->units, top;
     const int32_t *x = l->x + t * l->rows * c, *h = hidden ? products : NULL;

@@ -179,12 +179,13 @@ static int back_product(const Layer *l, const int32_t *d, int64_t e_d, int bits,
     return top < 0 ? NO_MEMORY : FINE;
 }
 
-/* D of all steps, int32 [steps][rows][4H], and its exponent; the hidden states before all steps, and
- * theirs; the gradients of h and c before the first step, where there is a place for them.
+/* D of all steps, int32 [steps][rows][4H], and its exponent; the hidden states before all
+ * steps, and theirs; the gradients of h and c before the first step, where there is a place for
+ * them.
  *
  * layer: see `layer_of`; h, c: of all steps; g: the gradient of h, in integers of g_type, and
- * at_last: that of the last c: each may be NULL. bits: of D where it meets W. room: of 11 numbers a
- * cell of a step, 4 a unit and 1 a step. OUT_OF_RANGE: `e_d` is the exponent. */
+ * at_last: that of the last c: each may be NULL. bits: of D where it meets W. room: of 11
+ * numbers a cell of a step, 4 a unit and 1 a step. OUT_OF_RANGE: `e_d` is the exponent. */
 int samebits_lstm_gradient(const int64_t *layer, int64_t *room, const int8_t *h, const int16_t *c,
                            const int64_t *e_c, const void *g, int g_type, const int64_t *e_g,
                            const void *at_last, int last_type, const int64_t *e_last, int bits,
@@ -205,7 +206,8 @@ int samebits_lstm_gradient(const int64_t *layer, int64_t *room, const int8_t *h,
     Grid grid = grid_of(&l, HIDDEN_EXPONENT, bias);
     for (int64_t place = l.steps - 1; place >= 0; place--) {
         int64_t t = step_at(&l, place), before = step_at(&l, place - 1);
-        Step *own = steps + place % 2, *after = place == l.steps - 1 ? NULL : steps + (place + 1) % 2;
+        Step *own = steps + place % 2;
+        Step *after = place == l.steps - 1 ? NULL : steps + (place + 1) % 2;
         const int8_t *hidden = place ? h + before * n : l.h;
         const int16_t *past_c = place ? c + before * n : l.c, *own_c = c + t * n;
         Side from = {g ? (const char *)g + t * n * (g_type / 8) : NULL, g_type, g ? *e_g : 0};

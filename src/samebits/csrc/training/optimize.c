@@ -1,6 +1,6 @@
-/* The step of all parameters of a model as one call (docs/spec/training.md, sections 2 to 4), by the
- * kernels that also serve one parameter after the other (`train/optim.py`). What decides here are a
- * few numbers of each parameter: exponents, and bounds of what may grow. */
+/* The step of all parameters of a model as one call (docs/spec/training.md, sections 2 to 4),
+ * by the kernels that also serve one parameter after the other (`train/optim.py`). What decides
+ * here are a few numbers of each parameter: exponents, and bounds of what may grow. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -101,8 +101,8 @@ TIMES(times_8_8, int8_t, int8_t)
 TIMES(times_16_32, int16_t, int32_t)
 TIMES(times_32_32, int32_t, int32_t)
 
-/* v * m * 2**exponent as codes of 8 bits or fewer (1.1) of codes of 8, or of 32 (1.2) of those of 16
- * or 32; |m| < 2**17. */
+/* v * m * 2**exponent as codes of 8 bits or fewer (1.1) of codes of 8, or of 32 (1.2) of those
+ * of 16 or 32; |m| < 2**17. */
 int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t *exponent,
                    int bits, void *codes, int64_t *own, int threads) {
     int64_t top = largest_of(v, type, n, threads) * samebits_magnitude64(m);
@@ -149,7 +149,8 @@ void samebits_align(const int64_t *parts, int64_t count, int64_t *own, int threa
     int live = 0;
     for (const int64_t *p = parts; p < parts + 4 * count; p += 4) {
         int64_t exponent = *(const int64_t *)(intptr_t)p[2];
-        if ((live && exponent <= *own) || !largest_of((const void *)(intptr_t)p[0], 8, p[1], threads))
+        const void *codes = (const void *)(intptr_t)p[0];
+        if ((live && exponent <= *own) || !largest_of(codes, 8, p[1], threads))
             continue;
         *own = exponent;
         live = 1;
@@ -163,9 +164,10 @@ void samebits_align(const int64_t *parts, int64_t count, int64_t *own, int threa
     }
 }
 
-/* The sum of parts of a gradient, aligned to the largest exponent among those that are not zero, as codes of 32
- * bits (1.3): a pass for its largest magnitude, and one that writes it. parts: of each the address
- * of its codes, their type (16 or 32 bits), and the address of its exponent. */
+/* The sum of parts of a gradient, aligned to the largest exponent among those that are not
+ * zero, as codes of 32 bits (1.3): a pass for its largest magnitude, and one that writes it.
+ * parts: of each the address of its codes, their type (16 or 32 bits), and the address of its
+ * exponent. */
 int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *codes, int64_t *own,
                      int threads) {
     Addend *sides = malloc((size_t)count * sizeof *sides);
@@ -191,8 +193,8 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
     return FINE;
 }
 
-/* Real numbers as codes of `bits` bits, 4 to 8, with the smallest exponent that holds the largest (1.1
- * and 5): one rounding. NOT_FINITE: the bits of such a number stand in `own`. */
+/* Real numbers as codes of `bits` bits, 4 to 8, with the smallest exponent that holds the
+ * largest (1.1 and 5): one rounding. NOT_FINITE: the bits of such a number stand in `own`. */
 int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
     float top = 0;
     for (int64_t i = 0; i < n; i++) {

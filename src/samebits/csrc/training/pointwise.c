@@ -62,9 +62,9 @@ static int64_t add_bias_range(int32_t *restrict acc, int64_t rows, int64_t c, Sh
     return top;
 }
 
-/* Adds the bias J = W * 2**15 - A (exponent *e_b) to acc, in place, both brought to the exponent that
- * leaves the bias 30 bits (5). `bias` is scratch of c. largest, exponent: those of acc; a bias that
- * is all zeros changes neither. */
+/* Adds the bias J = W * 2**15 - A (exponent *e_b) to acc, in place, both brought to the
+ * exponent that leaves the bias 30 bits (5). `bias` is scratch of c. largest, exponent: those
+ * of acc; a bias that is all zeros changes neither. */
 void samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, const int64_t *largest,
                         const int64_t *exponent, const int64_t *e_b, const int8_t *w,
                         const int16_t *a, int32_t *bias, int64_t *top, int64_t *common,
@@ -180,9 +180,9 @@ static int is_live(const int8_t *v, int64_t n) {
     return 0;
 }
 
-/* a * 2**e_a + b * 2**e_b as codes of `bits`: each is rounded to the smaller exponent, or to 22 less
- * than the larger one, so that the sum stays below 2**30; exponents of zeros do not count. A pass
- * for the largest magnitude of the sum, and one that writes it. */
+/* a * 2**e_a + b * 2**e_b as codes of `bits`: each is rounded to the smaller exponent, or to 22
+ * less than the larger one, so that the sum stays below 2**30; exponents of zeros do not count.
+ * A pass for the largest magnitude of the sum, and one that writes it. */
 int samebits_add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64_t *e_b,
                  int64_t n, int bits, int8_t *y, int64_t *e_y, int threads) {
     int64_t first = *e_a, second = *e_b, top = 0;

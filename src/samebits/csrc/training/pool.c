@@ -1,5 +1,5 @@
-/* Pools of images (docs/spec/training.md, sections 5 and 7), NHWC: maxima and where they were found,
- * exact sums over windows, and their quotients. */
+/* Pools of images (docs/spec/training.md, sections 5 and 7), NHWC: maxima and where they were
+ * found, exact sums over windows, and their quotients. */
 #include <string.h>
 
 #include "exponent.h"

@@ -1,8 +1,8 @@
-/* Normalisation of vectors (docs/spec/training.md, 5 and 7): rows of d codes with one exponent for
- * all, each with a few binary64 numbers of its own. What is rounded in several steps is one pass
- * where the ends of the rows tell the largest magnitude; else a pass that finds it, and one that
- * writes. Parameters belong to the places of a row, those of `period` rows lie side by side: that of
- * row r are row r % period of them. */
+/* Normalisation of vectors (docs/spec/training.md, 5 and 7): rows of d codes with one exponent
+ * for all, each with a few binary64 numbers of its own. What is rounded in several steps is one
+ * pass where the ends of the rows tell the largest magnitude; else a pass that finds it, and
+ * one that writes. Parameters belong to the places of a row, those of `period` rows lie side by
+ * side: that of row r are row r % period of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -172,9 +172,9 @@ static void affine_range(const int16_t *wide, int64_t lo, int64_t rows, int64_t 
 
 #define SUM_BITS 60 /* of the largest term of a sum at a common exponent (3) */
 
-/* The norm of the rows z [n][d], centred or not, times gamma plus beta, as codes of `bits`. gamma and
- * beta [period][d]: W, A and the exponent of J, or NULL. For the gradient: xhat, the normalised rows
- * as codes of 8 bits, and the factor m of every row. */
+/* The norm of the rows z [n][d], centred or not, times gamma plus beta, as codes of `bits`.
+ * gamma and beta [period][d]: W, A and the exponent of J, or NULL. For the gradient: xhat, the
+ * normalised rows as codes of 8 bits, and the factor m of every row. */
 int samebits_vector_norm(const int8_t *z, const int64_t *e_z, int64_t n, int64_t d, int64_t period,
                          const int8_t *gamma, const int16_t *gamma_rest, const int64_t *e_gamma,
                          const int8_t *beta, const int16_t *beta_rest, const int64_t *e_beta,
@@ -322,8 +322,8 @@ static void times_range(const int16_t *restrict t, int64_t rows, int64_t d,
 }
 
 /* The gradient of z of `samebits_vector_norm` from g of `width` bits, as codes of 32 bits: with
- * h = g * gamma in 16 bits, (d * h - sum h) - sum(h * xhat) * xhat in 16 bits, times the factor m of
- * the row at its exponent e_m. No term leaves 60 bits. */
+ * h = g * gamma in 16 bits, (d * h - sum h) - sum(h * xhat) * xhat in 16 bits, times the factor
+ * m of the row at its exponent e_m. No term leaves 60 bits. */
 int samebits_vector_norm_gradient(const void *g, int width, const int64_t *e_g,
                                   const int8_t *xhat, const int64_t *e_xhat, int64_t n, int64_t d,
                                   int64_t period, const int8_t *gamma, const int16_t *gamma_rest,
