@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 from struct import pack, unpack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -206,17 +206,18 @@ def bits_of(value: float) -> int:
 OUT_OF_RANGE, NOT_FINITE = 1, 3  # of `Status` in csrc/training/exponent.h
 
 
-def failure(status: int, found: int, unfit: Callable[[float], RangeError]) -> Exception:
-    """The error that the status of a kernel tells.
+def fail(status: int, found: int, unfit: Callable[[float], RangeError]) -> NoReturn:
+    """Raise what the status of a kernel tells.
 
     found: the exponent above 127, or the bits of the number that is not finite, whose error is
     `unfit`
     """
     if status == OUT_OF_RANGE:
-        return out_of_range(found)
+        raise out_of_range(found)
     if status == NOT_FINITE:
-        return unfit(real_of(found))
-    return MemoryError("no memory for the scratch space of a kernel")
+        error = unfit(real_of(found))
+        raise error
+    raise MemoryError("no memory for the scratch space of a kernel")
 
 
 def in_two_passes(

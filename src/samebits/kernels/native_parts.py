@@ -14,7 +14,7 @@ from torch import Tensor
 from samebits.errors import RangeError
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import not_finite
-from samebits.kernels.library import failure
+from samebits.kernels.library import fail
 from samebits.kernels.memory import (
     BOOL,
     F32,
@@ -86,7 +86,7 @@ class NativeParts(Eager):
         if status := function(*arguments):
             if found is None:
                 found = next(a for a in reversed(arguments) if isinstance(a, CELL))
-            raise failure(status, found[0], unfit)
+            fail(status, found[0], unfit)
 
     def largest_of(self, v: Tensor) -> int:
         v, n, largest = dense(v), v.numel(), self._out()
