@@ -36,7 +36,6 @@ from samebits.kernels.memory import (
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.protocol import BITS, SGDTerms
 from samebits.kernels.rows import Exponent
-from samebits.spec.formats import EXPONENT_MIN
 from samebits.spec.philox import MASK
 from samebits.spec.training.moments import TOP_FIELD
 
@@ -218,25 +217,6 @@ def fail(status: int, found: int, unfit: Callable[[float], RangeError]) -> NoRet
         error = unfit(real_of(found))
         raise error
     raise MemoryError("no memory for the scratch space of a kernel")
-
-
-def in_two_passes(
-    call: Callable[[int, int | None], int],
-    out: Tensor,
-    exponent: int,
-    shift_of: Callable[[int], int],
-) -> tuple[Tensor, int]:
-    """Codes whose largest magnitude decides their exponent, which is that of the sums and a shift.
-
-    call(0, None) gives the largest magnitude, and call(-shift, address) writes. All zeros have the
-    exponent -128.
-    """
-    largest = call(0, None)
-    if largest == 0:
-        return out.zero_(), EXPONENT_MIN
-    shift = shift_of(largest)
-    call(-shift, pointer(out, out.numel(), out.dtype))
-    return out, exponent + shift
 
 
 @functools.lru_cache(maxsize=4096)

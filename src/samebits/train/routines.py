@@ -366,11 +366,12 @@ def _compare(
     if [u.to_bytes() for u in own_updates] != [u.to_bytes() for u in updates]:
         raise NotRecordableError("the routine gives other running state than the walk")
     own = [] if grad is None else passes.backward(grad)
-    if own is None or not all(map(_is_same, own, expected)):
+    if own is None or not all(map(is_same, own, expected)):
         raise NotRecordableError("the routine gives other gradients than the walk")
 
 
-def _is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
+def is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
+    """Whether two gradients have the same parts and bounds."""
     if a is None or b is None:
         return a is b
     return a.bounds == b.bounds and all(map(same_parts, a.parts, b.parts))

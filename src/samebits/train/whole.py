@@ -42,11 +42,12 @@ from samebits.train.routines import (
     as_recorded,
     check_operations,
     check_values,
+    is_same,
     moved,
     state_of,
 )
 from samebits.train.tensor import BFPParameter
-from samebits.train.value import BFPValue, Weight, same_parts
+from samebits.train.value import BFPValue, Weight
 
 Batch = tuple[Tensor, Tensor]  # float32 samples, and int64 class indices
 SHARD = "shard"  # the part of a routine that is a shard's passes
@@ -324,7 +325,7 @@ def _compare(
     if loss != _mean_loss(wanted, size) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
-        if not _is_same(None if place is None else place.value(), _joined(of_shards)):
+        if not is_same(None if place is None else place.value(), _joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 
@@ -333,10 +334,3 @@ def _mean_loss(shards: Sequence[_Computed], size: int) -> float:
     for entropy, exponent, _, _ in shards:
         total += entropy_value(entropy.logs, entropy.distances, exponent, size)
     return total / len(shards)
-
-
-def _is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
-    """Whether two gradients have the same parts and bounds."""
-    if a is None or b is None:
-        return a is b
-    return a.bounds == b.bounds and all(map(same_parts, a.parts, b.parts))
