@@ -376,15 +376,14 @@ class BFPParameter(BFPTensor):
             )
         return twin
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """The state alone: what is remembered of it, and its gradient, are not copied."""
         codes, exponent = self.parts[0]
-        twin = BFPParameter(
-            copy.deepcopy(codes, memo),
-            exponent,
-            copy.deepcopy(self.delayed, memo),
-            self.requires_grad,
-            self.widths,
-        )
+        return BFPParameter, (codes, exponent, self.delayed, self.requires_grad, self.widths)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BFPParameter:
+        make, state = self.__reduce_ex__(4)
+        twin: BFPParameter = make(*copy.deepcopy(state, memo))
         memo[id(self)] = twin
         return twin
 
