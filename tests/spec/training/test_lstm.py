@@ -22,8 +22,8 @@ def test_one_step_by_hand() -> None:
     first, second = run.steps
     tanh1 = formats.round_real(Fraction(math.tanh(1.0)) * 2**15)
     assert (first.i, first.f, first.g, first.o) == ([16384], [16384], [tanh1], [16384])
-    assert first.c == formats.requantize([tanh1], -16, 16)
-    assert second.c == formats.requantize([3 * tanh1], -17, 16)
+    assert first.state == formats.requantize([tanh1], -16, 16)
+    assert second.state == formats.requantize([3 * tanh1], -17, 16)
     c = [math.tanh(1.0) / 2, math.tanh(1.0) * 0.75]
     assert y.codes == [round(128 * 0.5 * math.tanh(value)) for value in c]
 
@@ -38,7 +38,7 @@ def test_saturation_of_pre_activations_and_hidden_states() -> None:
     top = tables().sigmoid[-1]
     assert top == 32757
     assert [(s.i[0], s.g[0]) for s in done] == [(top, -32767)] * 9
-    values = [math.ldexp(s.c[0][0], s.c[1]) for s in done]
+    values = [math.ldexp(s.state[0][0], s.state[1]) for s in done]
     assert all(abs(v + t) < 0.02 * t for t, v in enumerate(values, 1))
-    assert [s.c[1] for s in done] == sorted(s.c[1] for s in done)
+    assert [s.state[1] for s in done] == sorted(s.state[1] for s in done)
     assert y.codes[-1] == -127

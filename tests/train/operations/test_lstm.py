@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,9 @@ from samebits.spec.training.layers import Array, Parameter, initial_parameter
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy
 from samebits.train.architectures import build, initialise
 from samebits.train.layers import LSTM
-from samebits.train.operations.lstm import lstm as layer
+from samebits.train.operations.lstm import LSTM as OPERATION
+from samebits.train.operations.lstm import LstmCell
+from samebits.train.operations.recurrence import layer as recurrent_layer
 from samebits.train.operations.recurrent import tables
 from samebits.train.run.measure import distinct_storages
 
@@ -27,6 +31,10 @@ def sequence(*shape: int, seed: int = 0) -> BFPTensor:
 def lstm(*arguments: int, seed: int = 0, **settings: bool) -> nn.LSTM:
     torch.manual_seed(seed)
     return nn.LSTM(*arguments, **settings)
+
+
+def layer(*operands: Any) -> Any:
+    return recurrent_layer(OPERATION, LstmCell(), *operands)
 
 
 def values(x: BFPTensor) -> Tensor:

@@ -27,11 +27,12 @@ from samebits.spec.training.rnn import rnn_backward
 from samebits.train import SGD, BFPTensor, convert, cross_entropy, mse_loss, set_step
 from samebits.train.convert import model_input
 from samebits.train.deployed.deploy import calibrate
-from samebits.train.operations.gru import gru
-from samebits.train.operations.lstm import lstm
+from samebits.train.operations.gru import GRU, GruCell
+from samebits.train.operations.lstm import LSTM, LstmCell
+from samebits.train.operations.recurrence import layer as recurrent_layer
 from samebits.train.operations.recurrent import own_exponent
 from samebits.train.operations.recurrent import states as states_of
-from samebits.train.operations.rnn import rnn
+from samebits.train.operations.rnn import RNN, RnnCell
 from samebits.train.tensor import BFPParameter
 
 KINDS: dict[str, Callable[..., nn.Module]] = {
@@ -279,16 +280,11 @@ def test_dropout_is_between_layers_and_in_training_alone(kind: str) -> None:
 
 # --- one layer in one direction, of any exponents ---------------------------------------------
 
-OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], int]] = {
-    "lstm": (lstm, spec_lstm, lstm_backward, 4),
-    "gru": (gru, spec_gru, gru_backward, 3),
-    "tanh": (rnn, functools.partial(spec_rnn, relu=False), rnn_backward, 1),
-    "relu": (
-        functools.partial(rnn, relu=True),
-        functools.partial(spec_rnn, relu=True),
-        rnn_backward,
-        1,
-    ),
+OPERATIONS: dict[str, tuple[Any, Callable[..., Any], Callable[..., Any], int]] = {
+    "lstm": ((LSTM, LstmCell()), spec_lstm, lstm_backward, 4),
+    "gru": ((GRU, GruCell()), spec_gru, gru_backward, 3),
+    "tanh": ((RNN, RnnCell(False)), functools.partial(spec_rnn, relu=False), rnn_backward, 1),
+    "relu": ((RNN, RnnCell(True)), functools.partial(spec_rnn, relu=True), rnn_backward, 1),
 }
 
 
@@ -366,9 +362,8 @@ def test_passes_of_any_exponents(kind: str, seed: int, by_rows: bool, realisatio
     states = [draw.tensor((samples, size), bits, 12) for bits in widths]
     for tensor in (x[0], *(s for s, _ in states)):
         tensor.requires_grad_()
-    state: Any = tuple(s for s, _ in states) if kind == "lstm" else states[0][0]
-    parameters = [p for p, _ in own]
-    y, last = ours(x[0], *parameters, reverse=reverse, state=state)
+    parameters, given = [p for p, _ in own], [s for s, _ in states]
+    y, last = recurrent_layer(*ours, x[0], *parameters, reverse, given)
     direction = Direction(*(p for _, p in own), reverse)
     expected, run = theirs(x[1], direction, lstm_tables(), **given_to(kind, states))
     same(y, expected, "output")

@@ -248,7 +248,7 @@ int samebits_recurrence_gradient(int64_t kind, const int64_t *layer, int64_t *ro
     if (failed) return failed;
     shorten_terms(&s, back, none, first_h, e_first_h);
     shorten_terms(&s, kind == LSTM ? none : back, kept, first_state, e_first_state);
-    *e_past = kind == LSTM && !l.h ? HIDDEN_EXPONENT : aligned(past, 8, l.steps, n, own);
+    *e_past = aligned(past, 8, l.steps, n, own);
     *e_dx = aligned(d_x, 32, l.steps, size, of_x);
     if (cell->at_h) *e_dh = aligned(d_h, 32, l.steps, size, of_h);
     return FINE;

@@ -6,9 +6,11 @@ states [N, H]; gates lie side by side along the features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from samebits.spec import formats
 from samebits.spec.formats import EXPONENT_MIN
@@ -57,6 +59,16 @@ class Direction:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A forward pass: the state and h before it, the values of every step in the order of x, among
+    them its `state` and `h`, and the state after it."""
+
+    first: tuple[Part, Part]
+    steps: list[Any]
+    last: Part
+
+
+@dataclass(frozen=True)
 class Gradients:
     """Gradients of a pass: of x, of the four parameters, and of the states before it."""
 
@@ -76,6 +88,11 @@ def looked_up(table: Sequence[int], acc: Sequence[int], exponent: Exponent) -> l
         table[saturate(formats.scaled(v, e + 12), Q_GATE) + Q_GATE]
         for v, e in zip(acc, each(exponent, len(acc)), strict=True)
     ]
+
+
+def products(first: Sequence[int], *others: Sequence[int]) -> list[int]:
+    """Those of the integers at each place."""
+    return [math.prod(v) for v in zip(first, *others, strict=True)]
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -201,6 +218,17 @@ def all_steps(parts: Sequence[Part]) -> tuple[list[int], Exponent]:
     ], top
 
 
+def over_steps(
+    step: Callable[[Part, Part, Part], Any], x: Array, p: Direction, first: tuple[Part, Part]
+) -> Run:
+    """All steps, each from x in it, and the state and h before it. first: before the first one."""
+    (state, h), done = first, dict[int, Any]()
+    for t in p.order(x.shape[0]):
+        last = done[t] = step(step_of(x, t), state, h)
+        state, h = last.state, last.h
+    return Run(first, [done[t] for t in range(len(done))], state)
+
+
 def sequence(parts: Sequence[Part], samples: int, bits: int) -> Array:
     """[T, N, features] of the parts of all steps."""
     codes, exponent = all_steps(parts)
@@ -227,24 +255,42 @@ def back(d: Part, p: Direction, samples: int, by_rows: bool) -> Term:
     return product, by_sample(exponent, samples, len(product)), 38
 
 
-def gathered(
-    d_x: Sequence[Part],
-    d_h: Sequence[Part],
+def through_time(
+    gradients: Callable[..., tuple[Part, Part, list[Term]]],
+    gradient: Array | None,
     x: Array,
-    hidden: Sequence[Part],
-    first: Part,
     p: Direction,
-    states: list[Array],
+    run: Run,
+    at_last: Array | None,
+    is_apart: bool = False,
 ) -> Gradients:
-    """All gradients from those of the pre-activations of every step.
+    """From the gradient of the output and that of the state after the last step; None: none.
 
-    d_x, d_h: what arrives at the products of x and of h; hidden: h after every step; first: before
-    the first.
+    Sections 7 and 12.3. gradients: from what arrives at h of a step and at its state, its values,
+    the state before it, and whether samples have exponents of their own: D at the products of x and
+    of h, and what the gradient of the state before has of it. is_apart: whether h is no form of the
+    state
     """
     steps, samples, _ = x.shape
+    by_rows = is_by_rows(x, p) or any(g.by_rows for g in (gradient, at_last) if g is not None)
     order = p.order(steps)
-    past = {order[0]: first} | {t: hidden[before] for before, t in pairwise(order)}
-    at_x, at_h = (sequence(d, samples, 32) for d in (d_x, d_h))
+    to_h: list[Term] = []
+    to_state: list[Term] = [] if at_last is None else [(at_last.codes, at_last.exponent, 31)]
+    d: dict[int, tuple[Part, Part]] = {}
+    for place in reversed(range(steps)):
+        t = order[place]
+        before = run.steps[order[place - 1]].state if place else run.first[0]
+        if gradient is not None:
+            to_h = [(*step_of(gradient, t), 31), *to_h]
+        *both, to_state = gradients(to_h, to_state, run.steps[t], before, by_rows)
+        d[t] = both[0], both[1]
+        to_h = [back(both[1], p, samples, by_rows)]
+    states = []
+    for terms in (to_h, to_state) if is_apart else ([*to_h, *to_state],):
+        codes, e = rows.combine(terms) if len(terms) > 1 else terms[0][:2]
+        states.append(Array(*shaped(shortened(codes, e, samples, by_rows), samples), 32))
+    past = {order[0]: run.first[1]} | {t: run.steps[b].h for b, t in pairwise(order)}
+    at_x, at_h = (sequence([d[t][side] for t in range(steps)], samples, 32) for side in (0, 1))
     h = sequence([past[t] for t in range(steps)], samples, 8)
     own = [
         affine_weight_gradient(at_x, x, p.weight_ih),

@@ -12,15 +12,19 @@ from samebits.errors import UnsupportedError
 from samebits.train.layers.absent import Absent
 from samebits.train.layers.base import Layer
 from samebits.train.layers.elementwise import Dropout
-from samebits.train.operation import is_interpreted
+from samebits.train.operation import TrainingOperation, is_interpreted
 from samebits.train.operations import pointwise
 from samebits.train.operations.broadcast import constant
-from samebits.train.operations.gru import gru
+from samebits.train.operations.gru import GRU as GRU_LAYER
+from samebits.train.operations.gru import GruCell
 from samebits.train.operations.indexing import indexed, transpose
-from samebits.train.operations.lstm import lstm
+from samebits.train.operations.lstm import LSTM as LSTM_LAYER
+from samebits.train.operations.lstm import LstmCell
 from samebits.train.operations.narrow import as_bfp8, as_decided
+from samebits.train.operations.recurrence import SteppedCell, layer
 from samebits.train.operations.recurrent import refuse_packed, states
-from samebits.train.operations.rnn import rnn
+from samebits.train.operations.rnn import RNN as RNN_LAYER
+from samebits.train.operations.rnn import RnnCell
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 Given = list[BFPTensor]
@@ -57,11 +61,18 @@ class RecurrentBase(Layer):
         """Number of units."""
         return self.get_parameter(f"weight_hh{self.FIRST}").shape[1]
 
+    @property
+    def kind(self) -> tuple[TrainingOperation, SteppedCell]:
+        """The operation of its layers, and its cell; every kind defines it."""
+        raise TypeError(f"{type(self).__name__} defines no kind")
+
     def compute_layer(
         self, x: BFPTensor, own: Own, reverse: bool, given: Given
     ) -> tuple[BFPTensor, BFPTensor | None]:
-        """One layer in one direction: its output, and its last state; every kind defines it."""
-        raise TypeError(f"{type(self).__name__} defines no compute_layer()")
+        """One layer in one direction: its output, and its last state, which deployed arithmetic
+        does not give."""
+        result = layer(*self.kind, x, *own, reverse, given)
+        return (result, None) if isinstance(result, BFPTensor) else result
 
     def given(self, where: str, state: Any, x: BFPTensor, shape: tuple[int, ...]) -> Given:
         """Initial states; none: []. Constants are quantized as real inputs are.
@@ -142,12 +153,12 @@ class RecurrentStack(RecurrentBase):
         """(output, last states) of all layers in turn; x [T, N, I]."""
         last: list[BFPTensor] = []
         memory: list[BFPTensor | None] = []
-        for layer in range(self.num_layers):
-            if (dropout := self._modules.get(f"dropout_l{layer}")) is not None:
+        for index in range(self.num_layers):
+            if (dropout := self._modules.get(f"dropout_l{index}")) is not None:
                 x = dropout(x)
             outputs = []
             for end in ("", "_reverse") if self.bidirectional else ("",):
-                own: Any = tuple(self._parameters.get(f"{part}_l{layer}{end}") for part in PARTS)
+                own: Any = tuple(self._parameters.get(f"{part}_l{index}{end}") for part in PARTS)
                 before = [indexed(s, len(last)) for s in given]
                 y, after = self.compute_layer(x, own, bool(end), before)
                 outputs.append(y)
@@ -203,31 +214,23 @@ def joined(outputs: list[BFPTensor]) -> BFPTensor:
     return pointwise.concat(outputs, 0) if len(outputs) > 1 else outputs[0]
 
 
-def _with_state(result: Any) -> tuple[BFPTensor, BFPTensor | None]:
-    """The output of a layer and its last state, which deployed arithmetic does not give."""
-    return (result, None) if isinstance(result, BFPTensor) else result
-
-
 class OfLSTM(RecurrentBase):
     """Layers whose cell is that of an LSTM."""
 
     STATES = ("h_0", "c_0")
     EXACT = False
 
-    def compute_layer(
-        self, x: BFPTensor, own: Own, reverse: bool, given: Given
-    ) -> tuple[BFPTensor, BFPTensor | None]:
-        state = (given[0], given[1]) if given else None
-        return _with_state(lstm(x, *own, reverse, state))
+    @property
+    def kind(self) -> tuple[TrainingOperation, SteppedCell]:
+        return LSTM_LAYER, LstmCell()
 
 
 class OfGRU(RecurrentBase):
     """Layers whose cell is that of a GRU."""
 
-    def compute_layer(
-        self, x: BFPTensor, own: Own, reverse: bool, given: Given
-    ) -> tuple[BFPTensor, BFPTensor | None]:
-        return _with_state(gru(x, *own, reverse, given[0] if given else None))
+    @property
+    def kind(self) -> tuple[TrainingOperation, SteppedCell]:
+        return GRU_LAYER, GruCell()
 
 
 class OfRNN(RecurrentBase):
@@ -235,11 +238,9 @@ class OfRNN(RecurrentBase):
 
     relu = False
 
-    def compute_layer(
-        self, x: BFPTensor, own: Own, reverse: bool, given: Given
-    ) -> tuple[BFPTensor, BFPTensor | None]:
-        state = given[0] if given else None
-        return _with_state(rnn(x, *own, reverse, state, self.relu))
+    @property
+    def kind(self) -> tuple[TrainingOperation, SteppedCell]:
+        return RNN_LAYER, RnnCell(self.relu)
 
     def extra_repr(self) -> str:
         """The options, as torch prints them, and the function."""

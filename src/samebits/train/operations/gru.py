@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from samebits import kernels
 from samebits.kernels.protocol import GATE_EXPONENT, Part
-from samebits.train.operations.recurrence import Values, narrow, of_cells
+from samebits.train.operations.recurrence import Values, narrow, of_cells, side_by_side
 from samebits.train.operations.recurrent import (
     ONE,
     ONE_SQUARED,
-    check_sequence,
-    check_state,
     looked_up,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import Term, combined, common_exponent, requantized
+from samebits.train.value import Term, combined, requantized
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class GruCell:
         lost: Term = (-dz * v.n, e_g + 3 * GATE_EXPONENT, 58)
         at_x: Term = (dn, e_n, 15)
         at_h: Term = (dn * v.r, e_n + GATE_EXPONENT, 30)
-        d_x, d_h = (_shortened([[dr], [kept, lost], [of_n]]) for of_n in (at_x, at_h))
+        d_x, d_h = (side_by_side([[dr], [kept, lost], [of_n]]) for of_n in (at_x, at_h))
         return d_x, d_h, [(g * v.z, e_g + GATE_EXPONENT, 30)]
 
 
@@ -83,38 +77,4 @@ def gates_of(values: Values, lookup: Tensor) -> Gates:
     return Gates(r, z, n, (m, e_m))
 
 
-def _shortened(gates: list[list[Term]]) -> Part:
-    """The sums of every gate's terms side by side, as 32 bits of one exponent, or one a sample."""
-    k = kernels.of(gates[0][0][0])
-    e = common_exponent(*((exponent, bits) for gate in gates for _, exponent, bits in gate))
-    sums = []
-    for first, *others in gates:
-        total = k.scale(first[0], first[1] - e)
-        for v, own, _ in others:
-            total = total + k.scale(v, own - e)
-        sums.append(total)
-    acc = torch.cat(sums, 1)
-    return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
-
-
 GRU = of_cells("Gru")
-
-
-def gru(
-    x: BFPTensor,
-    weight_ih: BFPParameter,
-    weight_hh: BFPParameter,
-    bias_ih: BFPParameter | None = None,
-    bias_hh: BFPParameter | None = None,
-    reverse: bool = False,
-    state: BFPTensor | None = None,
-) -> Any:
-    """Hidden states [T, N, H] of a sequence [T, N, I], and the state after it, [N, H] of 16 bits.
-
-    Parameters as in torch.nn.GRU, gates r, z, n; `reverse` takes the last step first; state [N, H]:
-    before the first. Raises UnsupportedError as `lstm` does.
-    """
-    check_sequence("GRU", x, weight_ih, weight_hh.shape[1])
-    check_state("GRU", state, x)
-    given = () if state is None else (state,)
-    return GRU(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *given)

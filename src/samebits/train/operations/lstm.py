@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from samebits import kernels
 from samebits.kernels.protocol import GATE_EXPONENT, HIDDEN_EXPONENT, Part
-from samebits.kernels.rows import Exponent, maximum
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
-from samebits.train.operations.recurrence import Values, of_cells
+from samebits.train.operations.recurrence import Values, of_cells, side_by_side
 from samebits.train.operations.recurrent import (
     ONE,
     ONE_SQUARED,
-    check_sequence,
-    check_state,
     looked_up,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Term, combined, requantized
 
 
@@ -61,15 +57,14 @@ class LstmCell:
         g_h, e_h = requantized(*combined(*to_h), 16) if to_h else zero
         through: Term = (g_h * o * (ONE_SQUARED - u * u), e_h + 3 * GATE_EXPONENT, 60)
         g_c, e_g = requantized(*combined(through, *to_state), 16)
-        products = (
-            (g_c * g * (i * (ONE - i)), e_g + 3 * GATE_EXPONENT),
-            (g_c * c.long() * (f * (ONE - f)), e_g + e_c + 2 * GATE_EXPONENT),
-            (g_c * i * (ONE_SQUARED - g * g), e_g + 3 * GATE_EXPONENT),
-            (g_h * u * (o * (ONE - o)), e_h + 3 * GATE_EXPONENT),
+        e_i, e_o = e_g + 3 * GATE_EXPONENT, e_h + 3 * GATE_EXPONENT
+        products: tuple[Term, ...] = (
+            (g_c * g * (i * (ONE - i)), e_i, 60),
+            (g_c * c.long() * (f * (ONE - f)), e_g + e_c + 2 * GATE_EXPONENT, 60),
+            (g_c * i * (ONE_SQUARED - g * g), e_i, 60),
+            (g_h * u * (o * (ONE - o)), e_o, 60),
         )
-        e, k = maximum(*(own for _, own in products)), kernels.of(c)
-        acc = torch.cat([k.scale(v, own - e) for v, own in products], 1)
-        d = k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
+        d = side_by_side([[term] for term in products])
         return d, d, [(g_c * f, e_g + GATE_EXPONENT, 30)]
 
 
@@ -85,25 +80,3 @@ def _gates(values: Values, lookup: Tensor) -> list[Tensor]:
 
 
 LSTM = of_cells("Lstm", "y")
-
-
-def lstm(
-    x: BFPTensor,
-    weight_ih: BFPParameter,
-    weight_hh: BFPParameter,
-    bias_ih: BFPParameter | None = None,
-    bias_hh: BFPParameter | None = None,
-    reverse: bool = False,
-    state: tuple[BFPTensor, BFPTensor] | None = None,
-) -> Any:
-    """Hidden states [T, N, H] of a sequence [T, N, I], and c after it, [N, H] of 16 bits.
-
-    Parameters as in torch.nn.LSTM: weights [4H, I] and [4H, H], biases [4H], gates i, f, g, o.
-    `reverse` takes the last step first; state: h of 8 bits and c, [N, H], before it. In deployed
-    arithmetic c stays inside: the hidden states alone. Raises UnsupportedError for an empty
-    sequence, other shapes, or more than 2**14 units.
-    """
-    check_sequence("LSTM", x, weight_ih, weight_hh.shape[1])
-    for part in state or ():
-        check_state("LSTM", part, x)
-    return LSTM(LstmCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *(state or ()))

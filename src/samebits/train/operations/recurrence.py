@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
+from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import (
     CODE_TYPE,
     GATES,
@@ -40,7 +41,18 @@ from samebits.train.operations.recurrent import (
     row_product,
     tables,
 )
-from samebits.train.value import BFPValue, Term, Weight, bfp32, combined, requantized
+from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.value import (
+    BFPValue,
+    Term,
+    Weight,
+    bfp32,
+    combined,
+    common_exponent,
+    requantized,
+)
+
+MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 
 
 @dataclass(frozen=True)
@@ -102,28 +114,74 @@ def narrow(state: Part) -> Part:
     return state if state[0].dtype == torch.int8 else requantized(*state, 8)
 
 
+def side_by_side(gates: Sequence[Sequence[Term]]) -> Part:
+    """The sums of every gate's terms side by side, as 32 bits of one exponent, or one a sample."""
+    k = kernels.of(gates[0][0][0])
+    e = common_exponent(*((exponent, bits) for gate in gates for _, exponent, bits in gate))
+    scaled = ([k.scale(v, own - e) for v, own, _ in gate] for gate in gates)
+    acc = torch.cat([sum(others, first) for first, *others in scaled], 1)
+    return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
+
+
 def of_cells(name: str, *reads: Any) -> TrainingOperation:
     """The operation of layers with cells of one kind; their cell is its first argument."""
     return TrainingOperation(name, run_cell, _gradient, (1, "w", 4, 5, *reads), saves=True)
 
 
-def run_cell(
-    cell: SteppedCell, *arguments: Any
-) -> tuple[tuple[BFPValue, BFPValue], tuple[Any, ...]]:
+def layer(
+    operation: TrainingOperation,
+    cell: SteppedCell,
+    x: BFPTensor,
+    weight_ih: BFPParameter,
+    weight_hh: BFPParameter,
+    bias_ih: BFPParameter | None = None,
+    bias_hh: BFPParameter | None = None,
+    reverse: bool = False,
+    state: Sequence[BFPTensor] = (),
+) -> Any:
+    """Hidden states [T, N, H] of a sequence [T, N, I], and the state after it, [N, H], of an LSTM
+    c; in deployed arithmetic the hidden states alone.
+
+    Parameters as in torch.nn.LSTM, GRU and RNN. `reverse` takes the last step first; state: before
+    it, of an LSTM h and c. Raises UnsupportedError for an empty sequence, other shapes, more than
+    2**14 units, or a state with exponents by rows where x has one, or the reverse.
+    """
+    what, features, hidden = operation.name.upper(), weight_ih.shape[1], weight_hh.shape[1]
+    if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:
+        raise UnsupportedError(
+            f"{what}: expected a sequence of at least one step of [samples, {features}], found "
+            f"shape {tuple(x.shape)}"
+        )
+    if hidden > MAX_HIDDEN:
+        raise UnsupportedError(f"{what}: expected at most {MAX_HIDDEN} units, found {hidden}")
+    for part in state:
+        if part.by_rows != x.by_rows:
+            kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (x, part)]
+            raise UnsupportedError(
+                f"{what}: expected initial states with {kinds[0]}, as the input has, found "
+                f"{kinds[1]}: quantize them with samebits.train.model_input(model, state)"
+            )
+    return operation(cell, x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *state)
+
+
+Output = tuple[BFPValue, BFPValue]
+
+
+def run_cell(cell: SteppedCell, *arguments: Any) -> tuple[Output, tuple[Any, ...]]:
     """One layer in one direction, [T, N, I] -> [T, N, H], and the state after its last step [N, H].
 
     arguments: of `layer_of`. Saves states and their exponents, of a cell whose h is apart this too,
     and x in one byte an element; all else is computed again.
     """
-    layer = layer_of(cell, *arguments)
+    given = layer_of(cell, *arguments)
     found = None
-    if isinstance(layer.products[1], int):
-        found = kernels.of(layer.lookup).recurrence(layer)
-    h, states, exponents, last = found or walked(cell, layer)
+    if isinstance(given.products[1], int):
+        found = kernels.of(given.lookup).recurrence(given)
+    h, states, exponents, last = found or walked(cell, given)
     assert h is not None
-    at_end = BFPValue(states[order_of(layer)[-1]], last)
+    at_end = BFPValue(states[order_of(given)[-1]], last)
     none: tuple[None, None] = (None, None)
-    saved = (states, exponents, *(layer.h or none), *(layer.state or none))
+    saved = (states, exponents, *(given.h or none), *(given.state or none))
     return (BFPValue(*h), at_end), saved
 
 
@@ -258,14 +316,10 @@ def walked(cell: SteppedCell, layer: CellLayer) -> CellStates:
     own = [e for _, e in states]
     rows = [e for e in own if isinstance(e, Tensor)]
     exponents = torch.stack(rows) if rows else torch.tensor(own, dtype=torch.int64, device="cpu")
-    codes = torch.stack([c for c, _ in states])
-    return CellStates(_together(hidden, cell.is_apart), codes, exponents, state[1])
-
-
-def _together(parts: Sequence[Part], is_fixed: bool) -> Part:
-    """h of several steps; is_fixed: at the exponent -7."""
-    codes, e = at_one_exponent(parts, 8)
-    return codes, HIDDEN_EXPONENT if is_fixed and isinstance(e, int) else e
+    codes, e = at_one_exponent(hidden, 8)
+    if cell.is_apart and isinstance(e, int):
+        e = HIDDEN_EXPONENT
+    return CellStates((codes, e), torch.stack([c for c, _ in states]), exponents, state[1])
 
 
 def _through_time(
@@ -307,8 +361,7 @@ def _through_time(
         at_h = at_one_exponent([d_h[t] for t in range(len(order))], 32)
     ends = (to_h, to_state) if cell.is_apart else ([], [*to_h, *to_state])
     of_h, of_state = (_first(e) if want else None for e, want in zip(ends, wanted, strict=True))
-    is_fixed = cell.is_apart and layer.h is None
-    return CellGradients(at_x, at_h, _together(hidden, is_fixed), (of_h, of_state))
+    return CellGradients(at_x, at_h, at_one_exponent(hidden, 8), (of_h, of_state))
 
 
 def _first(terms: list[Term]) -> Part:

@@ -37,13 +37,12 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import (
     BFPValue,
     as_gradient,
 )
 
-MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
 ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values
 
@@ -157,18 +156,6 @@ def _weight_gradient(
     return weight_gradient(image, as_image(rows), product_shape(rows, weight), weight, exponent)
 
 
-def check_sequence(what: str, x: BFPTensor, weight_ih: BFPParameter, hidden: int) -> None:
-    """UnsupportedError for an empty sequence, other shapes, or too many units."""
-    features = weight_ih.shape[1]
-    if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:
-        raise UnsupportedError(
-            f"{what}: expected a sequence of at least one step of [samples, {features}], found "
-            f"shape {tuple(x.shape)}"
-        )
-    if hidden > MAX_HIDDEN:
-        raise UnsupportedError(f"{what}: expected at most {MAX_HIDDEN} units, found {hidden}")
-
-
 def own_exponent(g: Tensor, e_g: Exponent, by_rows: bool) -> Exponent:
     """The exponent of a gradient [..., H]; by rows [..., 1], where the gradient is."""
     if isinstance(e_g, int) and not by_rows:
@@ -216,13 +203,3 @@ STATES = TrainingOperation("States", _stacked, _stacked_gradient)
 def states(*parts: BFPTensor) -> BFPTensor:
     """The last states of recurrent layers, [N, H] each, as one wide tensor [layers, N, H]."""
     return STATES(*parts)
-
-
-def check_state(what: str, state: BFPTensor | None, x: BFPTensor) -> None:
-    """UnsupportedError where a state has exponents by rows and x has not, or the reverse."""
-    if state is not None and state.by_rows != x.by_rows:
-        kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (x, state)]
-        raise UnsupportedError(
-            f"{what}: expected initial states with {kinds[0]}, as the input has, found {kinds[1]}: "
-            "quantize them with samebits.train.model_input(model, state)"
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -11,11 +10,8 @@ from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrence import Values, of_cells
 from samebits.train.operations.recurrent import (
     ONE_SQUARED,
-    check_sequence,
-    check_state,
     looked_up,
 )
-from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Term, bfp32, combined, requantized
 
 
@@ -63,24 +59,3 @@ class RnnCell:
 
 
 RNN = of_cells("Rnn")
-
-
-def rnn(
-    x: BFPTensor,
-    weight_ih: BFPParameter,
-    weight_hh: BFPParameter,
-    bias_ih: BFPParameter | None = None,
-    bias_hh: BFPParameter | None = None,
-    reverse: bool = False,
-    state: BFPTensor | None = None,
-    relu: bool = False,
-) -> Any:
-    """Hidden states [T, N, H] of a sequence [T, N, I], and the one after it, [N, H].
-
-    Parameters as in torch.nn.RNN; relu: in the place of tanh; `reverse` takes the last step first;
-    state [N, H]: before the first. Raises UnsupportedError as `lstm` does.
-    """
-    check_sequence("RNN", x, weight_ih, weight_hh.shape[1])
-    check_state("RNN", state, x)
-    given = () if state is None else (state,)
-    return RNN(RnnCell(relu), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *given)
