@@ -7,7 +7,7 @@
 
 /* gates: their number; bits: of the state
  * open: the values of all gates, from the products of a step
- * next: the sums of the state after it
+ * next: the sums of the state after it; NULL: those of its gate
  * back: D of a step at the product of x, as `wide`; kept: what the step after it adds to the
  * gradient of the state of an LSTM
  * at_h: makes of it that at the product of h; NULL: it is the same */
@@ -303,14 +303,17 @@ static int relu_open(Step *s) {
     return FINE;
 }
 
-static void relu_next(Step *s) { (void)s; /* the sums of its gate */ }
+static int64_t relu_slope(const Step *s, int64_t first, int64_t rows) {
+    int64_t u = s->l->units;
+    for (int64_t i = first * u; i < (first + rows) * u; i++)
+        s->wide[i] = (int64_t)s->ds[i] * s->gates[i];
+    return samebits_max_i64(s->wide + first * u, rows * u, 1);
+}
 
 static int relu_back(Step *s, Term kept) {
     (void)kept;
-    int64_t u = s->l->cells;
-    for (int64_t i = 0; i < u; i++) s->wide[i] = (int64_t)s->ds[i] * s->gates[i];
     s->e_wide = s->e_ds;
-    s->top = samebits_max_i64(s->wide, u, s->l->threads);
+    s->top = over_rows(s, relu_slope);
     return FINE;
 }
 
@@ -318,7 +321,7 @@ static const Cell CELLS[] = {
     [LSTM] = {4, 16, open_all, lstm_next, lstm_back, NULL},
     [GRU] = {3, 16, gru_open, gru_next, gru_back, gru_at_h},
     [TANH] = {1, 8, open_all, tanh_next, tanh_back, NULL},
-    [RELU] = {1, 8, relu_open, relu_next, relu_back, NULL},
+    [RELU] = {1, 8, relu_open, NULL, relu_back, NULL},
 };
 
 #endif

@@ -9,8 +9,8 @@ static void *taken(int64_t **room, int64_t bytes) {
     return own;
 }
 
-/* The first step of a layer; the room that both passes need: (3 * gates + 6) / 4 numbers a unit of a
- * step, 2 a unit of a gate, 1 a step and 8. exponents: room for those of steps. */
+/* The first step of a layer; the room that both passes need: (3 * gates + 6) / 4 numbers a unit of
+ * a step, 2 a unit of a gate, 1 a step and 8. exponents: room for those of steps. */
 static Step first_step(const Layer *l, int64_t **room, int8_t **h, int64_t **exponents) {
     int64_t n = l->cells, of_gates = l->rows * l->width;
     Step s = {.l = l, .h = l->h, .e_h = l->e_h, .before = l->state, .e_before = l->e_state,
@@ -94,7 +94,7 @@ int samebits_recurrence(int64_t kind, const int64_t *layer, int64_t *room, int8_
         failed = products_of(&s);
         if (!failed) failed = cell->open(&s);
         if (failed) break;
-        cell->next(&s);
+        if (cell->next) cell->next(&s);
         failed = rounded(&s, cell->bits, state, &exponents[t]);
         s.before = s.after = state;
         s.e_before = s.e_after = exponents[t];

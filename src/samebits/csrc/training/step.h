@@ -226,28 +226,27 @@ static void choose(Step *s, int64_t first, int64_t count, int sides, int64_t e_h
     }
 }
 
-/* x * 2**sx + h * 2**sh + bias; x may be NULL. */
-SAMEBITS_INLINE void add_row(const int32_t *restrict x, const int32_t *restrict h,
-                             const int64_t *restrict bias, int64_t n, Shift sx, Shift sh,
-                             int64_t *restrict out) {
-    for (int64_t i = 0; i < n; i++) {
-        int64_t a = scale64(h[i], sh) + bias[i];
-        if (x) a += scale64(x[i], sx);
-        out[i] = a;
-    }
+/* x * 2**sx + h * 2**sh + bias, of a column; x may be NULL. */
+SAMEBITS_INLINE int64_t added(const int32_t *restrict x, const int32_t *restrict h,
+                              const int64_t *restrict bias, int64_t k, Columns c) {
+    int64_t a = scale64(h[k], c.h) + bias[k];
+    return x ? a + scale64(x[k], c.x) : a;
+}
+
+/* The products of x of a row, from a column on; NULL where they are not added. */
+SAMEBITS_INLINE const int32_t *row_of_x(const Step *s, int64_t at) {
+    return s->columns.with_x ? s->l->x + s->t * s->l->rows * s->l->width + at : NULL;
 }
 
 /* The sums of one gate, as they are. */
 static int64_t sum_rows(const Step *s, int64_t first, int64_t rows) {
-    const Layer *l = s->l;
-    Columns c = s->columns;
-    const int32_t *x = l->x + s->t * l->rows * l->width;
+    int64_t u = s->l->units, from = s->columns.first * u;
     for (int64_t r = first; r < first + rows; r++) {
-        int64_t at = r * l->width + c.first * l->units;
-        add_row(c.with_x ? x + at : NULL, s->products + at, c.bias + c.first * l->units, l->units,
-                c.x, c.h, s->sums + r * l->units);
+        int64_t at = r * s->l->width + from, *restrict out = s->sums + r * u;
+        const int32_t *x = row_of_x(s, at), *h = s->products + at;
+        for (int64_t k = 0; k < u; k++) out[k] = added(x, h, s->columns.bias + from, k, s->columns);
     }
-    return samebits_max_i64(s->sums + first * l->units, rows * l->units, 1);
+    return samebits_max_i64(s->sums + first * u, rows * u, 1);
 }
 
 static void sum_gate(Step *s, int64_t gate, int sides, int64_t e_h) {
@@ -261,13 +260,12 @@ static void sum_gate(Step *s, int64_t gate, int sides, int64_t e_h) {
 SAMEBITS_INLINE void open_row(const int32_t *restrict x, const int32_t *restrict h,
                               const int64_t *restrict bias, int64_t units, Columns c,
                               const int16_t *restrict entry, int16_t *restrict out) {
-    int64_t a[BLOCK];
     int32_t z[BLOCK];
     Shift by = saturating(c.e - ARGUMENT_EXPONENT);
     for (int64_t k = 0; k < units; k += BLOCK) {
         int64_t len = units - k < BLOCK ? units - k : BLOCK;
-        add_row(x ? x + k : x, h + k, bias + k, len, c.x, c.h, a);
-        for (int64_t i = 0; i < len; i++) z[i] = (int32_t)saturate(a[i], by, Q_GATE);
+        for (int64_t i = 0; i < len; i++)
+            z[i] = (int32_t)saturate(added(x, h, bias, k + i, c), by, Q_GATE);
         for (int64_t i = 0; i < len; i++) out[k + i] = entry[z[i]];
     }
 }
@@ -276,11 +274,10 @@ SAMEBITS_INLINE void open_row(const int32_t *restrict x, const int32_t *restrict
 static int64_t open_rows(const Step *s, int64_t first, int64_t rows) {
     const Layer *l = s->l;
     Columns c = s->columns;
-    const int32_t *x = l->x + s->t * l->rows * l->width;
     for (int64_t r = first; r < first + rows; r++)
         for (int64_t gate = c.first; gate < c.first + c.count; gate++) {
             int64_t own = gate * l->units, at = r * l->width + own;
-            open_row(c.with_x ? x + at : NULL, s->products + at, c.bias + own, l->units, c,
+            open_row(row_of_x(s, at), s->products + at, c.bias + own, l->units, c,
                      entries(l, gate == 2 || l->width == l->units), s->gates + at);
         }
     return 0;
