@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ from torch import nn
 from samebits import kernels
 from samebits.errors import NonFiniteError, RangeError, UnsupportedError
 from samebits.kernels.routine import NotRecordableError
+from samebits.spec.training.loss import MANY
 from samebits.train import convert, cross_entropy, model_input
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import build, gpt, initialise
 from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
 from samebits.train.routines import state_of
@@ -23,7 +25,9 @@ from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.value import same_parts
 from samebits.train.whole import record_step
 
+WORDS = (7,)  # of samples that are texts: a class for each of its places
 NETS = {
+    "words": lambda: (gpt(9, 7, width=32, depth=1), WORDS),
     "lines": lambda: (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5)), (6,)),
     **{
         name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
@@ -40,17 +44,24 @@ def native():
 
 def drawn(shape, seed, samples=6):
     generator = torch.Generator().manual_seed(seed)
+    if shape == WORDS:
+        return torch.randint(0, 9, (2, samples, *shape), generator=generator).unbind()
     images = 2.0 ** (seed % 9 - 4) * torch.randn((samples, *shape), generator=generator)
     return images, torch.randint(0, 5, (samples,), generator=generator)
 
 
-def recorded(name, shards=1):
+def taken(model, images):
+    """The model's input."""
+    return model_input(model, images) if images.is_floating_point() else images
+
+
+def recorded(name, shards=1, samples=6):
     """A model, the graph of a shard, the whole step, and the shape of a sample."""
     model, shape = NETS[name]()
     initialise(model, 1)
     model = convert(model).train()
-    images, target = drawn(shape, 0)
-    graph = record(model, model_input(model, images[: len(images) // shards]))
+    images, target = drawn(shape, 0, samples)
+    graph = record(model, taken(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
     weights = [p.value for p in graph.parameters]
     step = record_step(graph, (images, target), weights, 8, shards)
@@ -58,17 +69,21 @@ def recorded(name, shards=1):
     return model, graph, step, shape
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
-@pytest.mark.parametrize("name", NETS)
-def test_a_whole_step_has_the_bits_of_its_parts(name, shards):
-    model, graph, step, shape = recorded(name, shards)
+@pytest.mark.parametrize(
+    ("name", "shards", "samples"),
+    # Of so many samples that a mean over them needs amounts (training.md 6.2), the last ones.
+    [*itertools.product(NETS, (1, 2, 3), (6,)), ("lines", 1, MANY), ("lines", 2, 2 * MANY - 2)],
+)
+def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples):
+    model, graph, step, shape = recorded(name, shards, samples)
     for seed in range(8):
-        images, target = drawn(shape, seed)
+        images, target = drawn(shape, seed, samples)
         state = {name: v.clone() for name, v in model.named_buffers()}
         total = 0.0
         with deferred_updates() as updates:
-            for x, y in zip(images.split(6 // shards), target.split(6 // shards), strict=True):
-                loss = cross_entropy(model(model_input(model, x)), y)
+            for x, y in zip(*(v.split(samples // shards) for v in (images, target)), strict=True):
+                logits = model(taken(model, x))
+                loss = cross_entropy(logits.transpose(1, 2) if y.dim() > 1 else logits, y)
                 (loss / shards).backward()
                 total += float(loss.detach())
         for update in updates:
@@ -89,6 +104,25 @@ def test_a_whole_step_has_the_bits_of_its_parts(name, shards):
                 p.codes.copy_(p.codes.flatten().roll(1).view(p.codes.shape))
                 if seed % 3 == place % 3:
                     p.set_exponent(p.exponent + 1 - 2 * (seed % 2))
+
+
+def test_what_is_no_class_for_a_sample_or_its_places_is_not_recorded():
+    """Of images their classes come second: squares of as many pixels as classes look alike."""
+    model = convert(nn.Sequential(nn.Conv2d(5, 5, 1))).train()
+    images, target = torch.randn(2, 5, 5, 5), torch.zeros(2, 5, 5, dtype=torch.int64)
+    graph = record(model, model_input(model, images))
+    with pytest.raises(NotRecordableError, match="a vector of classes for each target"):
+        record_step(graph, (images, target), [p.value for p in graph.parameters], 8)
+
+
+@pytest.mark.parametrize("place", ["a sample", "a target"])
+def test_a_word_that_is_none_changes_nothing(place):
+    _, _, step, shape = recorded("words")
+    for wrong in (9, -1):
+        images, target = drawn(shape, 1)
+        (images if place == "a sample" else target)[3, 2] = wrong
+        assert step(images, target) is None
+    assert step(*drawn(shape, 1)) is not None
 
 
 @pytest.mark.parametrize("wrong", ["a class", "a negative class", "infinity", "NaN"])
@@ -138,9 +172,9 @@ def test_other_kinds_of_batches_are_not_recorded():
 SETTINGS = OptimizerSettings("adam", 0.02, 0.0, False, 0.001, seed=0, rounding="stochastic")
 
 
-def engines(shards=1, settings=SETTINGS):
+def engines(shards=1, settings=SETTINGS, name="cnn"):
     """Two engines of one model: the second makes its steps by modules."""
-    model, shape = NETS["cnn"]()
+    model, shape = NETS[name]()
     initialise(model, 1)
     both = [BfpEngine(copy.deepcopy(model), settings, shards, seed=3) for _ in range(2)]
     both[1]._graphed, both[1]._record = both[1].model, lambda batch: None
@@ -159,10 +193,10 @@ def made(engine):
     return bool(engine._recorded) and all(step is not None for step in engine._recorded.values())
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_what_a_run_does_between_steps_counts(shards):
+@pytest.mark.parametrize(("shards", "name"), [(1, "cnn"), (3, "cnn"), (2, "words")])
+def test_what_a_run_does_between_steps_counts(shards, name):
     """Rates that change, evaluation, batches of two sizes, a loaded optimizer and model."""
-    (found, wanted), shape = engines(shards)
+    (found, wanted), shape = engines(shards, name=name)
     for step in range(14):
         batch = drawn(shape, step % 3, samples=12 if step % 4 == 3 else 6)
         losses = [engine.step(batch, 0.02 / (1 + step), step) for engine in (found, wanted)]
@@ -244,7 +278,7 @@ def test_options_of_the_optimizer_hold(settings):
 
 def test_a_step_takes_fifty_python_calls_whatever_the_depth():
     counts = []
-    for name in ("lines", "cnn", "resnet8"):
+    for name in ("lines", "cnn", "resnet8", "words"):
         model, shape = NETS[name]()
         initialise(model, 1)
         engine = BfpEngine(model, SETTINGS, 1, seed=3)

@@ -65,6 +65,12 @@ class Eager(BatchNorms):
         low, high = torch.aminmax(v)
         return max(-int(low), int(high))
 
+    def are_below(self, index: Tensor, count: int) -> bool:
+        if index.numel() == 0:
+            return True
+        low, high = torch.aminmax(index)
+        return int(low) >= 0 and int(high) < count
+
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         if isinstance(exponent, Tensor):
             return rows.scale(v, exponent)
@@ -346,6 +352,11 @@ class Eager(BatchNorms):
         counted = target >= 0
         logs = softmax.logs(total.view(-1)) * counted.cpu()
         return Entropy(codes, logs, (chosen * counted).cpu())
+
+    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+        rows, counted = target.view(-1, 1), (target >= 0).view(-1, 1)
+        found = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
+        return found.scatter_(1, rows.clamp(min=0), counted.long() * amount)
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         d = z.amax(1, keepdim=True).long() - z

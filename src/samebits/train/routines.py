@@ -23,6 +23,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.optimize import GradientCells
+from samebits.kernels.protocol import WholePart
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
@@ -181,9 +182,9 @@ class RecordedPasses:
         """Whether operands lie where the routine reads them, or can be put there."""
         return addresses(state_of(weights)) == self.states
 
-    def forward(self, x: BFPValue) -> BFPValue | None:
+    def forward(self, x: BFPValue | Tensor) -> BFPValue | None:
         """The output in memory of its own; None where the routine could not end."""
-        (codes, exponent), (place, number) = x.whole(), self.x
+        (codes, exponent), (place, number) = part_of(x), self.x
         place.copy_(codes)
         number.value = exponent
         if not self.routine.run(FORWARD):
@@ -218,6 +219,11 @@ def _like(output: BFPValue, codes: Tensor, exponent: int, largest: int | None) -
     return output.with_sums(sums)
 
 
+def part_of(x: BFPValue | Tensor) -> WholePart:
+    """The codes of an input and their exponent; indices are as they are, and have none."""
+    return (x, 0) if isinstance(x, Tensor) else x.whole()
+
+
 # --- recording --------------------------------------------------------------------------------
 
 
@@ -231,10 +237,11 @@ def record(
     check_operations(graph)
     _check_operands(x, weights, grad)
     recorder = kernels.recorder()
-    codes, exponent = x.whole()
+    codes, exponent = part_of(x)
     results = [recorder.made(torch.empty_like(codes).copy_(codes))]
     x_cell = recorder.input_cell(exponent)
-    value, states = x.with_part(results[0], x_cell), [as_recorded(w, recorder) for w in weights]
+    value = results[0] if isinstance(x, Tensor) else x.with_part(results[0], x_cell)
+    states = [as_recorded(w, recorder) for w in weights]
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         output, kept = forward(graph, value, states, grad is not None)
     results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
@@ -303,9 +310,12 @@ def check_operations(graph: TrainingGraph) -> None:
 
 
 def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) -> None:
-    if not isinstance(x, BFPValue):
-        raise NotRecordableError("the input is no BFP tensor")
-    check_values(x, *weights, *([] if grad is None else [grad]))
+    values = [*weights, *([] if grad is None else [grad])]
+    if isinstance(x, BFPValue):
+        values.append(x)
+    elif x.dtype is not torch.int64 or x.device.type != "cpu":
+        raise NotRecordableError(f"the input is of {x.dtype} on {x.device}")
+    check_values(*values)
 
 
 def check_values(*values: BFPValue) -> None:
@@ -330,7 +340,7 @@ def as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
 def _prove(
     passes: RecordedPasses,
     graph: TrainingGraph,
-    x: BFPValue,
+    x: BFPValue | Tensor,
     weights: Sequence[Weight],
     grad: BFPValue | None,
 ) -> None:
@@ -339,7 +349,9 @@ def _prove(
     Others have other codes, and every exponent is another: a number that was read by Python while
     the routine was recorded would show. Raises NotRecordableError where a bit differs.
     """
-    others = x.with_part(*_other(x.parts[0], 2)), None if grad is None else _other_grad(grad)
+    codes, exponent = _other(part_of(x), 2)
+    other_x = codes if isinstance(x, Tensor) else x.with_part(codes, exponent)
+    others = other_x, None if grad is None else _other_grad(grad)
     for other, (own, g) in ((False, (x, grad)), (True, others)):
         with moved(weights) if other else contextlib.nullcontext(weights) as states:
             _compare(passes, graph, own, states, g)
@@ -348,7 +360,7 @@ def _prove(
 def _compare(
     passes: RecordedPasses,
     graph: TrainingGraph,
-    x: BFPValue,
+    x: BFPValue | Tensor,
     weights: Sequence[Weight],
     grad: BFPValue | None,
 ) -> None:

@@ -22,15 +22,16 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError
+from samebits.kernels import softmax
 from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
-from samebits.spec.training.loss import LN_2
+from samebits.spec.training.loss import GRID, LN_2
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
-from samebits.train.losses.entropy import entropy_value
+from samebits.train.losses.entropy import CLASS_UNIT, WEIGHED_UNIT, is_weighed, loss_value
 from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.losses.reduction import gradient_of
 from samebits.train.optim import Optimizer
@@ -49,7 +50,8 @@ from samebits.train.routines import (
 from samebits.train.tensor import BFPParameter
 from samebits.train.value import BFPValue, Weight
 
-Batch = tuple[Tensor, Tensor]  # float32 samples, and int64 class indices
+Batch = tuple[Tensor, Tensor]
+"""Samples, float32 or indices, and int64 class indices: of each sample, or of its places."""
 SHARD = "shard"  # the part of a routine that is a shard's passes
 KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; its running state
 
@@ -58,11 +60,11 @@ KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; i
 class WholeStep:
     """A recorded step of a model, but for the optimizer's.
 
-    images, target: where it reads a shard: float32, and int64 class indices
+    images, target: where it reads a shard
     state:     where it reads the weights: the addresses of their tensors
     loss:      the numbers of a shard's cross-entropy (`RoutineRecorder.loss_units`)
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
-    shards:    into which a batch is cut; kind: its shape
+    shards:    into which a batch is cut; kind: the shapes of its tensors
     """
 
     routine: Routine
@@ -72,9 +74,11 @@ class WholeStep:
     loss: ctypes.Array[ctypes.c_int64]
     gradients: list[PlacedGradient | None]
     shards: int
-    kind: torch.Size
+    kind: tuple[torch.Size, torch.Size]
 
     def __post_init__(self) -> None:
+        self.size, self.rows = len(self.target), self.target.numel()
+        self.amount, self.unit = units_of(self.target)
         # Parts of the routine beside the passes: one shard alone keeps nothing, and moves state.
         several = range(self.shards) if self.shards > 1 else ()
         self.keeps = [KEEP.format(shard) for shard in several] or [""]
@@ -86,7 +90,7 @@ class WholeStep:
 
         None where the routine could not end: nothing has changed.
         """
-        (size,), total = self.target.shape, 0.0
+        size, total = self.size, 0.0
         for shard, keep in enumerate(self.keeps):
             self.images.copy_(images[shard * size : (shard + 1) * size])
             self.target.copy_(target[shard * size : (shard + 1) * size])
@@ -95,7 +99,8 @@ class WholeStep:
             if keep:
                 self.routine.run(keep)
             logs, high, low = self.loss
-            total += LN_2 * ldexp(float(logs + (((high << HALF) + low) << 8)), -24) / float(size)
+            units = self.amount * logs + (((high << HALF) + low) << 8)
+            total += LN_2 * ldexp(float(units), self.unit) / float(self.rows)
         for state in self.states:
             self.routine.run(state)
         return total / self.shards
@@ -104,9 +109,8 @@ class WholeStep:
         """Whether a batch is of the recorded kind, and weights, whose tensors are `state`, lie
         where they did."""
         return (
-            images.shape == self.kind
-            and target.shape == self.kind[:1]
-            and images.dtype is torch.float32
+            (images.shape, target.shape) == self.kind
+            and images.dtype is self.images.dtype
             and target.dtype is torch.int64
             and addresses(state) == self.state
         )
@@ -120,16 +124,15 @@ def record_step(
     Raises NotRecordableError where there can be none.
     """
     images, target = batch
-    if images.dtype is not torch.float32 or target.dtype is not torch.int64 or target.dim() != 1:
-        raise NotRecordableError("the batch is not one of real numbers and classes")
+    if images.dtype not in (torch.float32, torch.int64) or target.dtype is not torch.int64:
+        raise NotRecordableError("the batch is not one of numbers and classes")
     check_operations(graph)
     check_values(*weights)
     recorder, size = kernels.recorder(), len(target) // shards
     own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]
     states = [as_recorded(weight, recorder) for weight in weights]
     with kernels.recording(recorder, SHARD):
-        check = functools.partial(recorder.are_classes, own[1])
-        found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards, check)
+        found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -151,10 +154,15 @@ def record_step(
     step = WholeStep(
         *(routine, first, labels, addresses(state_of(weights)), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
-        *(shards, images.shape),
+        *(shards, (images.shape, target.shape)),
     )
     _prove(step, graph, batch, weights, bits)
     return step
+
+
+def units_of(target: Tensor) -> tuple[int, int]:
+    """The amount of a row of a loss of these class indices, and the unit of its sums."""
+    return (1 << GRID, WEIGHED_UNIT) if is_weighed(target) else (1, CLASS_UNIT)
 
 
 def numbers_of(v: Tensor) -> ctypes.Array[ctypes.c_int64]:
@@ -254,23 +262,29 @@ def _computed(
     weights: Sequence[Weight],
     bits: int,
     factor: float,
-    check: Callable[[int], None] = lambda classes: None,
 ) -> _Computed:
-    """One shard, by walks; running state has not moved.
-
-    factor: of the loss, in gradients. check: that all targets are among so many classes
-    """
+    """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
     with deferred_updates() as updates:
-        codes, exponent = k.quantize(images, bits)
-        output, kept = forward(graph, BFPValue(codes, exponent, bits), weights, True)
+        x: BFPValue | Tensor = images
+        if images.is_floating_point():
+            x = BFPValue(*k.quantize(images, bits), bits)
+        output, kept = forward(graph, x, weights, True)
     z, e_z = output.whole()
-    if z.dim() != 2 or len(z) != len(target):
-        raise NotRecordableError("the output is not a vector of classes for each sample")
-    check(z.shape[1])
-    entropy = k.cross_entropy(z, e_z, target, len(target))
-    gradients = backward(graph, kept, gradient_of(entropy.codes, -24, factor))
+    if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
+        raise NotRecordableError("the output is not a vector of classes for each target")
+    k.are_below(target, z.shape[-1])
+    rows = z.reshape(-1, z.shape[-1])
+    classes = target.flatten()
+    if is_weighed(target):
+        amounts = k.hits(classes, z.shape[-1], 1 << GRID)
+        entropy = k.weighed_entropy(rows, e_z, amounts)
+        grad = gradient_of(entropy.codes.view(z.shape), -GRID, factor, 1.0 / len(rows))
+    else:
+        entropy = k.cross_entropy(rows, e_z, classes, len(rows))
+        grad = gradient_of(entropy.codes.view(z.shape), CLASS_UNIT, factor)
+    gradients = backward(graph, kept, grad)
     return _Computed(entropy, e_z, gradients, updates)
 
 
@@ -298,7 +312,8 @@ def _prove(
     Raises NotRecordableError where a bit differs.
     """
     images, target = batch
-    others = (4 * images.flatten().roll(1).view(images.shape), target.roll(1))
+    by = 4 if images.is_floating_point() else 1
+    others = (by * images.flatten().roll(1).view(images.shape), target.roll(1))
     _compare(step, graph, batch, weights, bits)
     with moved(weights) as states:
         _compare(step, graph, others, states, bits)
@@ -322,15 +337,18 @@ def _compare(
     with _unchanged(updates):
         loss = step(*batch)
         same = all(map(torch.equal, states, expected))
-    if loss != _mean_loss(wanted, size) or not same:
+    if loss != _mean_loss(wanted, step.target) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
         if not is_same(None if place is None else place.value(), _joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 
-def _mean_loss(shards: Sequence[_Computed], size: int) -> float:
-    total = 0.0
-    for entropy, exponent, _, _ in shards:
-        total += entropy_value(entropy.logs, entropy.distances, exponent, size)
+def _mean_loss(shards: Sequence[_Computed], target: Tensor) -> float:
+    """The mean over shards, whose targets are like this one."""
+    (amount, unit), total = units_of(target), 0.0
+    for (_, logs, distances), exponent, _, _ in shards:
+        weights = torch.full_like(logs, amount)
+        units = softmax.loss_units(logs, weights, distances, exponent)
+        total += loss_value(units, unit, target.numel())
     return total / len(shards)

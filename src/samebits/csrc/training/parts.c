@@ -217,11 +217,35 @@ int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_
     return FINE;
 }
 
-/* Whether all class indices are in [0, classes): else OUT_OF_RANGE. */
-int samebits_are_classes(const int64_t *target, int64_t n, int64_t classes) {
+/* Whether all indices are in [0, count): else OUT_OF_RANGE. */
+int samebits_are_below(const int64_t *index, int64_t n, int64_t count) {
     int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++) wrong |= target[i] < 0 || target[i] >= classes;
+    for (int64_t i = 0; i < n; i++) wrong |= index[i] < 0 || index[i] >= count;
     return wrong ? OUT_OF_RANGE : FINE;
+}
+
+/* v [outer][size][inner], elements of so many bytes, at n indices of its middle axis. */
+int samebits_chosen(const void *v, int64_t outer, int64_t size, int64_t inner, int64_t bytes,
+                    const int64_t *index, int64_t n, void *out) {
+    if (samebits_are_below(index, n, size) != FINE) return OUT_OF_RANGE;
+    size_t run = (size_t)(inner * bytes);
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < n; i++)
+            memcpy((char *)out + (size_t)(o * n + i) * run,
+                   (const char *)v + (size_t)(o * size + index[i]) * run, run);
+    return FINE;
+}
+
+/* Adds v [outer][n][inner] to sums [outer][size][inner] at n indices of their middle axis. */
+int samebits_added_at(int64_t *sums, int64_t outer, int64_t size, int64_t inner,
+                      const int64_t *index, int64_t n, const int64_t *v) {
+    if (samebits_are_below(index, n, size) != FINE) return OUT_OF_RANGE;
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < n; i++, v += inner) {
+            int64_t *to = sums + (o * size + index[i]) * inner;
+            for (int64_t j = 0; j < inner; j++) to[j] += v[j];
+        }
+    return FINE;
 }
 
 /* Codes of parts of n integers each, one after the other as codes of `to` bits, at the largest

@@ -177,7 +177,8 @@ def _embedding_rows(
     index: Tensor, weight: Weight, padding: int | None
 ) -> tuple[BFPValue, tuple[Tensor]]:
     """Rows of W; the gradient of a row is the sum over its uses."""
-    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
+    index = index.long()
+    if not kernels.of(index).are_below(index, weight.shape[0]):
         raise UnsupportedError(
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
             f"found {int(index.min())} to {int(index.max())}"
@@ -197,7 +198,7 @@ def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPV
     acc = torch.zeros(weight.shape, dtype=torch.int64, device=g.device)
     acc.index_add_(0, index.flatten(), addends.reshape(-1, weight.shape[1]))
     if padding is not None:
-        acc[padding] = 0
+        acc[padding].zero_()
     return None, bfp32(acc, exponent)
 
 
