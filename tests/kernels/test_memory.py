@@ -200,6 +200,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "products_b": lambda: (codes(I16, 2, 3, 5), codes(I8, 2, 3, 4)),
         "times": lambda: (codes(I8, 3, 4), 40000, -20, 8),
         "times of gradients": lambda: (codes(I16, 3, 4), -40000, -20, 32),
+        "kept": lambda: (40, 1 << 31, (1, 2, 3, 4, 5), "cpu"),
         "where": lambda: (codes(I8, 3, 4) > 0, codes(I16, 3, 4)),
         "summed": lambda: (codes(I16, 2, 3, 4), (1, 3, 1)),
         "side_by_side": lambda: ([(codes(I8, 3, 4), 0), (codes(I8, 3, 2), -1)], 1),

@@ -45,6 +45,7 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, Tables
 from samebits.kernels.update import update_rows
 from samebits.kernels.vectors import largest
+from samebits.numerics import philox
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
@@ -234,6 +235,12 @@ class Eager(BatchNorms):
         if bits == 32:
             return self.shorten(acc, top, exponent)
         return self.requantize(acc, top, exponent, bits)
+
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        k0, k1, step, shard, call = draw
+        return philox.words(count, (k0, k1), step, shard, device, call) >= least
 
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         return torch.where(mask, v, 0)

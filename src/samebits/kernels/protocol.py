@@ -430,6 +430,14 @@ class Kernels(Protocol):
         8-bit codes v as at most 8 bits (1.1), codes v of 16 or 32 bits as bfp32 (1.2).
         """
 
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        """bool [count]: whether random words are at least `least`.
+
+        They are those of Philox of the draw (k0, k1, step, shard, call), training.md 1.5.
+        """
+
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         """Codes v where a bool mask of their shape is true, 0 elsewhere."""
 

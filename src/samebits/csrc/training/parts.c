@@ -7,6 +7,7 @@
 #include "exponent.h"
 #include "parallel.h"
 #include "parts.h"
+#include "philox.h"
 #include "real.h"
 
 /* a + sign * b, of exponents. */
@@ -118,6 +119,32 @@ int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t 
         PARALLEL(n, n, times_32_32((const int32_t *)v + lo, len, m, s, (int32_t *)codes + lo))
     }
     return FINE;
+}
+
+#define COUNTERS 512 /* of four words each, that are drawn at a time */
+
+/* Whether words lo to lo + n - 1 of a draw are at least `least`. */
+static void kept(const uint32_t draw[5], int64_t least, int64_t lo, int64_t n, uint8_t *out) {
+    uint32_t words[4][COUNTERS];
+    for (int64_t at = lo / 4; at < (lo + n + 3) / 4; at += COUNTERS) {
+        const int64_t count = SAMEBITS_MIN(COUNTERS, (lo + n + 3) / 4 - at);
+        for (int64_t i = 0; i < count; i++) {
+            words[0][i] = (uint32_t)(at + i);
+            for (int j = 1; j < 4; j++) words[j][i] = draw[1 + j];
+        }
+        philox(words[0], words[1], words[2], words[3], draw[0], draw[1], count);
+        const int64_t end = SAMEBITS_MIN(4 * (at + count), lo + n);
+        for (int64_t i = SAMEBITS_MAX(4 * at, lo); i < end; i++)
+            out[i - lo] = words[i & 3][i / 4 - at] >= least;
+    }
+}
+
+/* Whether the first n words of a draw are at least `least` (training.md 5). draw: the addresses of
+ * k0, k1, step, shard, call, of which 32 bits count. */
+void samebits_kept(int64_t n, int64_t least, const int64_t *draw, uint8_t *out, int threads) {
+    uint32_t own[5];
+    for (int i = 0; i < 5; i++) own[i] = (uint32_t) * (const int64_t *)(intptr_t)draw[i];
+    PARALLEL(n, n, kept(own, least, lo, len, out + lo))
 }
 
 #define WHERE(name, type)                                                                      \
