@@ -21,11 +21,11 @@ from samebits.kernels import (
     library,
     memory,
     native,
-    native_lstm,
     native_norm,
     native_optimize,
     native_parts,
     native_pools,
+    native_recurrence,
     native_update,
     native_vectors,
 )
@@ -37,7 +37,7 @@ from samebits.kernels.memory import I8, I16, I32, I64, pointer, word_pointer
 from samebits.kernels.moments import Draw, Update
 from samebits.kernels.native import Native
 from samebits.kernels.optimize import Entry, GradientCells, Roster, StepGradients, StepOptions
-from samebits.kernels.protocol import Gradient, Kernels, LSTMLayer, LSTMStates, SGDTerms, Term
+from samebits.kernels.protocol import CellLayer, CellStates, Gradient, Kernels, SGDTerms, Term
 from samebits.kernels.tables import Tables
 
 ROOMS = ("kernels", "train", "numerics")
@@ -104,15 +104,23 @@ def update(*shape: int) -> Update:
     return Update(moments(*shape), 32768, -78, Draw(1, 2, 3))
 
 
-def lstm_layer() -> LSTMLayer:
-    return LSTMLayer(
-        *((codes(I32, 2, 3, 8), -9), (codes(I8, 8, 2), -7), (state(8), state(8))),
+def lstm_layer() -> CellLayer:
+    return CellLayer(
+        *("lstm", (codes(I32, 2, 3, 8), -9), (codes(I8, 8, 2), -7), (state(8), state(8))),
         *((codes(I8, 3, 2), -7), (codes(I16, 3, 2), -15), False, codes(I16, 2, 65535)),
     )
 
 
-def lstm_states() -> LSTMStates:
-    return LSTMStates(codes(I8, 2, 3, 2), codes(I16, 2, 3, 2), codes(I64, 2, high=3), 0)
+def lstm_states() -> CellStates:
+    h = codes(I8, 2, 3, 2), -7
+    return CellStates(h, codes(I16, 2, 3, 2), codes(I64, 2, high=3), 0)
+
+
+def rnn_layer() -> CellLayer:
+    return CellLayer(
+        *("tanh", (codes(I32, 2, 3, 2), -9), (codes(I8, 2, 2), -7), (None, state(2))),
+        *(None, (codes(I8, 3, 2), -15), True, codes(I16, 2, 65535)),
+    )
 
 
 def state(*shape: int) -> tuple[Tensor, Tensor, int]:
@@ -241,8 +249,9 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
             *(codes(I8, 3, 6), codes(I16, 3, 6), BY_ROWS - 9, update(3, 6), 127),
         ),
         "block_sums": lambda: (positive(torch.uint8, 5000), codes(I32, 1024)),
-        "lstm": lambda: (lstm_layer(),),
-        "lstm_gradient": lambda: (
+        "recurrence of an LSTM": lambda: (lstm_layer(),),
+        "recurrence of an RNN": lambda: (rnn_layer(),),
+        "recurrence_gradient": lambda: (
             *(lstm_layer(), lstm_states(), (codes(I32, 2, 3, 2), -9), (codes(I16, 3, 2), -9)),
             *(16, (True, True)),
         ),
@@ -425,7 +434,7 @@ def declared(monkeypatch) -> Native:
     for room in (native, native_vectors):
         monkeypatch.setattr(room, "conv_struct", library.conv_struct)
     monkeypatch.setattr(native, "load", lambda arch: Library())
-    rooms = (native_lstm, native_norm, native_optimize, native_parts, native_pools)
+    rooms = (native_norm, native_optimize, native_parts, native_pools, native_recurrence)
     rooms += (native_update, native_vectors)
     for room in (library, native, *rooms):
         for name in {"pointer", "word_pointer"} & set(vars(room)):

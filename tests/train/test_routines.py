@@ -47,6 +47,14 @@ class Transformer(PatchTransformer):
         self.layers = nn.TransformerEncoderLayer(*layer, batch_first=True, norm_first=True)
 
 
+class Recurrent(SequenceClassifier):
+    """Other recurrent layers in the place of LSTMs."""
+
+    def __init__(self, layers):
+        super().__init__(6, 5, 7 * (1 + layers.bidirectional), 1)
+        self.lstm = layers
+
+
 NETS = {
     "mlp": lambda: (build("mlp", (1, 8, 8), 5), (1, 8, 8)),
     "lines": lambda: (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5)), (6,)),
@@ -75,6 +83,15 @@ NETS = {
         (6,),
     ),
     "lstm": lambda: (SequenceClassifier(6, 5, 7, 1), (4, 6)),
+    **{
+        name: lambda make=make: (Recurrent(make()), (4, 6))
+        for name, make in {
+            "gru": lambda: nn.GRU(6, 7, 2, batch_first=True),
+            "rnn": lambda: nn.RNN(6, 7, batch_first=True, bias=False),
+            "relu": lambda: nn.RNN(6, 7, nonlinearity="relu", batch_first=True),
+            "both directions": lambda: nn.GRU(6, 7, batch_first=True, bidirectional=True),
+        }.items()
+    },
     "vectors": lambda: (
         nn.Sequential(
             *(nn.Linear(6, 12), nn.LayerNorm(12), nn.ReLU(), nn.RMSNorm(12)),

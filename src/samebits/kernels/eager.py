@@ -31,10 +31,10 @@ from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     CODE_TYPE,
     HASH_BLOCK,
+    CellGradients,
+    CellLayer,
+    CellStates,
     Entropy,
-    LSTMGradients,
-    LSTMLayer,
-    LSTMStates,
     Part,
     SGDTerms,
     Shares,
@@ -471,21 +471,21 @@ class Eager(BatchNorms):
         words = (rows + keys.view(2, 512)).long() & 0xFFFFFFFF
         return (words[:, 0] * words[:, 1]).sum(1)
 
-    # --- LSTM layers ------------------------------------------------------------------------
+    # --- recurrent layers -------------------------------------------------------------------
 
-    def lstm(self, layer: LSTMLayer) -> LSTMStates | None:
+    def recurrence(self, layer: CellLayer) -> CellStates | None:
         """Torch goes step by step."""
         return None
 
-    def lstm_gradient(
+    def recurrence_gradient(
         self,
-        layer: LSTMLayer,
-        states: LSTMStates,
-        grad: WholePart | None,
-        at_last: WholePart | None,
+        layer: CellLayer,
+        states: CellStates,
+        grad: Part | None,
+        at_last: Part | None,
         bits: int,
-        wanted: tuple[bool, bool],
-    ) -> LSTMGradients | None:
+        wanted: Sequence[bool],
+    ) -> CellGradients | None:
         return None
 
     def _sum(self, acc: Tensor) -> Sum:

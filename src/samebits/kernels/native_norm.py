@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.memory import F64, GRADIENT, I8, I16, I32, I64, pointer, rows, unrows
-from samebits.kernels.native_lstm import NativeLSTM
+from samebits.kernels.native_recurrence import NativeRecurrence
 from samebits.kernels.norm import unfit_scale
 from samebits.kernels.protocol import BITS, State, WholePart
 
 _threads = torch.get_num_threads
 
 
-class NativeNorm(NativeLSTM):
+class NativeNorm(NativeRecurrence):
     """The part of `Native` that normalises batches."""
 
     def batch_norm(

@@ -65,9 +65,11 @@ CODE_TYPE = {
 BITS = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
 HASH_BLOCK = 4096  # bytes of a block of `block_sums`
 
-# Of an LSTM cell: gate values and their tables' arguments have magnitudes of at most Q_GATE.
+# Of recurrent cells: gate values and their tables' arguments have magnitudes of at most Q_GATE.
 Q_GATE = 32767
 ARGUMENT_EXPONENT, GATE_EXPONENT, HIDDEN_EXPONENT = -12, -15, -7
+GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+"""Kinds of recurrent cells, in their order in C, and their numbers of gates."""
 
 
 @dataclass(frozen=True)
@@ -81,45 +83,52 @@ class Term:
     largest: int
 
 
-class LSTMLayer(NamedTuple):
-    """An LSTM layer in one direction, and what its passes over T steps of N samples are given.
+class CellLayer(NamedTuple):
+    """A layer of recurrent cells in one direction, and what its passes over T steps of N samples
+    are given.
 
-    products: sums of x with its weight, int32 [T, N, 4H]: gates in the order i, f, g, o
-    weight:   of h, int8 [4H, H]
-    biases:   at most two, [4H]
-    h, c:     before the first step, int8 and int16 [N, H]; None: zero
+    kind:     of its cells, of `GATES`
+    products: sums of x with its weight, int32 [T, N, gates * H]
+    weight:   of h, int8 [gates * H, H]
+    biases:   of the products of x and of h, [gates * H]
+    h:        of an LSTM before the first step, int8 [N, H]; None: zero
+    state:    before it, of the type of `CellStates.states`, [N, H]; None: zero
     reverse:  whether the last step comes first
     lookup:   int16 [2, 65535], the sigmoid and tanh of the arguments -32767..32767
     """
 
+    kind: str
     products: Part
     weight: Part
-    biases: tuple[State, ...]
+    biases: tuple[State | None, State | None]
     h: Part | None
-    c: Part | None
+    state: Part | None
     reverse: bool
     lookup: Tensor
 
 
-class LSTMStates(NamedTuple):
-    """h int8 and c int16 of all steps, [T, N, H]; the exponents of c, int64 [T] on the CPU, and
-    that of the last.
+class CellStates(NamedTuple):
+    """h of all steps, int8 [T, N, H] (None where it is not read: it follows from the states); the
+    states, int16, of an RNN int8; the exponents of these, int64 [T] on the CPU or by rows [T, N,
+    1], and that of the last.
     """
 
-    h: Tensor
-    c: Tensor
+    h: Part | None
+    states: Tensor
     exponents: Tensor
-    last: int
+    last: Exponent
 
 
-class LSTMGradients(NamedTuple):
-    """d: of the pre-activations, bfp32 [T, N, 4H]; past: h before every step, int8 [T, N, H];
-    first: of h and c before the first step, bfp32 [N, H], where they are wanted.
+class CellGradients(NamedTuple):
+    """d_x, d_h: of the pre-activations at the products of x and of h, bfp32 [T, N, gates * H], the
+    same where they are equal; past: h before every step, int8 [T, N, H]; first: of h and of the
+    state before the first step, bfp32 [N, H], where they are wanted.
     """
 
-    d: WholePart
-    past: WholePart
-    first: tuple[WholePart | None, WholePart | None]
+    d_x: Part
+    d_h: Part
+    past: Part
+    first: tuple[Part | None, Part | None]
 
 
 class VectorNorm(NamedTuple):
@@ -607,24 +616,25 @@ class Kernels(Protocol):
         2**64. NH of J. Black et al., "UMAC: Fast and Secure Message Authentication", CRYPTO 1999.
         """
 
-    # --- LSTM layers (5 and 7) --------------------------------------------------------------
+    # --- recurrent layers (5 and 7) ---------------------------------------------------------
 
-    def lstm(self, layer: LSTMLayer) -> LSTMStates | None:
+    def recurrence(self, layer: CellLayer) -> CellStates | None:
         """The states of all steps; None where the realisation has no such pass.
 
         All exponents are integers; so they are in the gradients.
         """
 
-    def lstm_gradient(
+    def recurrence_gradient(
         self,
-        layer: LSTMLayer,
-        states: LSTMStates,
-        grad: WholePart | None,
-        at_last: WholePart | None,
+        layer: CellLayer,
+        states: CellStates,
+        grad: Part | None,
+        at_last: Part | None,
         bits: int,
-        wanted: tuple[bool, bool],
-    ) -> LSTMGradients | None:
-        """The gradients from that of h, [T, N, H], and of the last c; None as above.
+        wanted: Sequence[bool],
+    ) -> CellGradients | None:
+        """The gradients from that of h, [T, N, H], and of the last state; None as above.
 
-        bits: of D where it meets the weight; wanted: whether those of the first h and c are.
+        states: of which h is read for an LSTM. bits: of D where it meets the weight; wanted:
+        whether those of the first h and state are.
         """

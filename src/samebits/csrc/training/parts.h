@@ -22,6 +22,7 @@ void samebits_scale_i32_i32(const int32_t *v, int64_t n, int64_t by, int32_t *ou
 void samebits_scale_i64_i8(const int64_t *v, int64_t n, int64_t by, int8_t *out, int threads);
 void samebits_scale_i64_i16(const int64_t *v, int64_t n, int64_t by, int16_t *out, int threads);
 void samebits_scale_i64_i32(const int64_t *v, int64_t n, int64_t by, int32_t *out, int threads);
+void samebits_largest(const void *v, int type, int64_t n, int64_t *largest, int threads);
 int samebits_requantize(const void *acc, int type, int64_t n, const int64_t *largest,
                         const int64_t *exponent, int bits, void *codes, int to, int64_t *own,
                         int threads);

@@ -155,12 +155,9 @@ class LayerOf:
     """A recurrent layer of one direction as its operation has it."""
 
     def __init__(self, step: DeployedOperation) -> None:
-        arguments = list(step.arguments)
-        self.kind: type[DeployedCell] = LstmSteps
-        if step.operation is not LSTM:
-            self.kind = kind_of(arguments.pop(0))
         self.x: BFPValue
-        self.x, *self.parameters, self.reverse = arguments[:6]
+        cell, self.x, *self.parameters, self.reverse = step.arguments[:7]
+        self.kind = kind_of(cell)
 
 
 States = tuple[str, ...]

@@ -252,7 +252,7 @@ class Rule:
 
 
 _THE_SAME = Rule(None, False)
-_STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen_of_cell, states=True)
+_STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen, states=True)
 RULES: dict[TrainingOperation, Rule] = {
     PRODUCTS: Rule(products, None),
     TRANSPOSED_PRODUCTS: Rule(transposed_products, None),
@@ -276,7 +276,7 @@ RULES: dict[TrainingOperation, Rule] = {
     pointwise.EMBEDDING: Rule(wide.embedding, False),
     **dict.fromkeys((pointwise.RESHAPE, PERMUTE, INDEXED, GATHER, ROLL, PAD), _THE_SAME),
     **dict.fromkeys((SPLIT_HEADS, JOIN_HEADS, EXPAND, COPIES, LOG_SOFTMAX, MASKED), _THE_SAME),
-    LSTM: Rule(recurrent.lstm, chosen=recurrent.chosen, states=True),
+    LSTM: _STEPPED,
     GRU: _STEPPED,
     RNN: _STEPPED,
 }

@@ -32,8 +32,9 @@ from samebits.train.deployed.weights import (
     real_values,
 )
 from samebits.train.operations.gru import GruCell, gates_of
-from samebits.train.operations.lstm import unrolled
-from samebits.train.operations.recurrent import Values, order_of, row_product, run_cell
+from samebits.train.operations.lstm import LstmCell
+from samebits.train.operations.recurrence import Values, layer_of, run_cell, states_of, walked
+from samebits.train.operations.recurrent import row_product
 from samebits.train.operations.rnn import RnnCell
 from samebits.train.value import BFPValue, Weight
 
@@ -235,7 +236,7 @@ def layer(
     memory = memory or CellMemory()
     states = memory.start(codes, size, kind.bits)
     h, found = cell.hidden(states), dict[int, Tensor]()
-    for t in order_of(steps, reverse):
+    for t in reversed(range(steps)) if reverse else range(steps):
         of_h = _product(h, own.of_h.codes) + offsets_h
         states = cell.after(StepSums(products[t], of_h, e_x, e_h), states)
         h = found[t] = cell.hidden(states)
@@ -246,46 +247,41 @@ def layer(
 # --- as operations of training ------------------------------------------------------------------
 
 
-def lstm(site: int, x: BFPValue, *arguments: Any, memory: CellMemory | None = None) -> Part:
-    """`layer` of the arguments of `LSTM`."""
-    return layer(LstmSteps, site, x, arguments[:4], arguments[4], memory)
+TrainedCell = LstmCell | GruCell | RnnCell
 
 
 def stepped(
     site: int,
-    cell: GruCell | RnnCell,
+    cell: TrainedCell,
     x: BFPValue,
     *arguments: Any,
     memory: CellMemory | None = None,
 ) -> Part:
-    """`layer` of the arguments of `Recurrent`; deployment has refused the last one, a state."""
+    """`layer` of the arguments of the training operation; deployment has refused given states."""
     return layer(kind_of(cell), site, x, arguments[:4], arguments[4], memory)
 
 
-def kind_of(cell: GruCell | RnnCell) -> type[DeployedCell]:
+def kind_of(cell: TrainedCell) -> type[DeployedCell]:
     """The deployed form of a cell."""
-    if isinstance(cell, GruCell):
-        return GruSteps
-    return ReluSteps if cell.relu else TanhSteps
+    if isinstance(cell, RnnCell):
+        return ReluSteps if cell.relu else TanhSteps
+    return GruSteps if isinstance(cell, GruCell) else LstmSteps
 
 
-def chosen(*arguments: object) -> tuple[BFPValue, int | None]:
-    """The output of an LSTM in the training arithmetic, and the exponent to freeze.
+def chosen(cell: TrainedCell, *arguments: Any) -> tuple[BFPValue, int | None]:
+    """The output of a layer in the training arithmetic, and the exponent to freeze.
 
-    That is the largest of the steps' cell states that are not all zero, None if all are.
+    That is the largest of an LSTM's cell states in the steps, of the products that a GRU lets in,
+    or of an RNN's h, of those that are not all zero; None if all are.
     """
-    run = unrolled(*arguments)  # type: ignore[arg-type]
-    return run.output, _largest(run.cells)
-
-
-def chosen_of_cell(cell: GruCell | RnnCell, *arguments: object) -> tuple[BFPValue, int | None]:
-    """The same of a GRU, of the products that r lets in, and of an RNN, of h."""
     if isinstance(cell, GruCell):
         watched = _Watched()
-        (output, _), _ = run_cell(watched, *arguments)  # type: ignore[arg-type]
-        return output, _largest(watched.found)
-    (output, _), _ = run_cell(cell, *arguments)  # type: ignore[arg-type]
-    return output, rows.largest_exponent(*output.resolved())
+        found = walked(watched, layer_of(watched, *arguments))
+        assert found.h is not None
+        return BFPValue(*found.h), _largest(watched.found)
+    (output, _), (states, exponents, *_) = run_cell(cell, *arguments)
+    parts = states_of(states, exponents) if isinstance(cell, LstmCell) else [output.resolved()]
+    return output, _largest(parts)
 
 
 @dataclass(frozen=True)
@@ -294,7 +290,7 @@ class _Watched(GruCell):
 
     found: list[Part] = field(default_factory=list)
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
+    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
         self.found.append(gates_of(values, lookup).m)
         return super().after(values, before, lookup)
 

@@ -1,4 +1,4 @@
-"""GRU layers (docs/spec/training.md 5 and 7): the cell; what goes over steps is in `recurrent`."""
+"""GRU layers (docs/spec/training.md 5 and 7): the cell; the rest is in `recurrence`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.kernels.protocol import GATE_EXPONENT, Part
+from samebits.train.operations.recurrence import Values, narrow, of_cells
 from samebits.train.operations.recurrent import (
     ONE,
     ONE_SQUARED,
-    Values,
     check_sequence,
     check_state,
     looked_up,
-    of_cell,
 )
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Term, combined, common_exponent, requantized
@@ -37,20 +36,29 @@ class Gates:
 class GruCell:
     """Gates r, z, n; a state of 16 bits."""
 
+    kind = "gru"
     bits = 16
+    is_apart = False
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
+    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
         """s = z * s + (1 - z) * n."""
         (s, e_s), v = before, gates_of(values, lookup)
         kept: Term = (v.z * s, e_s + GATE_EXPONENT, 30)
-        return requantized(*combined(kept, ((ONE - v.z) * v.n, 2 * GATE_EXPONENT, 30)), 16)
+        own = requantized(*combined(kept, ((ONE - v.z) * v.n, 2 * GATE_EXPONENT, 30)), 16)
+        return own, narrow(own)
 
     def gradients(
-        self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
+        self,
+        values: Values,
+        states: tuple[Part, Part],
+        to_h: list[Term],
+        to_state: list[Term],
+        lookup: Tensor,
     ) -> tuple[Part, Part, list[Term]]:
         """At the product of h, D of n has the factor r."""
-        (s, e_s), (g, e_g), v = states[0], ds, gates_of(values, lookup)
-        (m, e_m), g = v.m, g.long()
+        (s, e_s), v = states[0], gates_of(values, lookup)
+        (g, e_g), (m, e_m) = requantized(*combined(*to_h, *to_state), 16), v.m
+        g = g.long()
         dn, e_n = requantized(
             g * (ONE - v.z) * (ONE_SQUARED - v.n * v.n), e_g + 3 * GATE_EXPONENT, 16
         )
@@ -68,11 +76,10 @@ def gates_of(values: Values, lookup: Tensor) -> Gates:
     """The gates of a step. lookup: `recurrent.tables`."""
     sigmoid, tanh = lookup
     size = values.of_x[0][0].shape[1] // 3
-    of_x, of_h = values.columns(0, 2 * size)
-    r, z = looked_up(sigmoid, *combined(*of_x, *of_h)).chunk(2, 1)
-    of_x, of_h = values.columns(2 * size, 3 * size)
-    m, e_m = requantized(*combined(*of_h), 16)
-    n = looked_up(tanh, *combined(*of_x, (r * m, e_m + GATE_EXPONENT, 30)))
+    r, z = looked_up(sigmoid, *values.columns(0, 2 * size).sum()).chunk(2, 1)
+    of_n = values.columns(2 * size, 3 * size)
+    m, e_m = requantized(*combined(*of_n.of_h), 16)
+    n = looked_up(tanh, *combined(*of_n.of_x, (r * m, e_m + GATE_EXPONENT, 30)))
     return Gates(r, z, n, (m, e_m))
 
 
@@ -90,7 +97,7 @@ def _shortened(gates: list[list[Term]]) -> Part:
     return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
 
 
-GRU = of_cell("Gru")
+GRU = of_cells("Gru")
 
 
 def gru(
@@ -109,4 +116,5 @@ def gru(
     """
     check_sequence("GRU", x, weight_ih, weight_hh.shape[1])
     check_state("GRU", state, x)
-    return GRU(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)
+    given = () if state is None else (state,)
+    return GRU(GruCell(), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *given)

@@ -1,5 +1,5 @@
-"""Recurrent layers (training.md 5, 7, 12 and 13): products over all steps, exponents of steps,
-states, and the two passes of cells whose state has an exponent in every step.
+"""Recurrent layers (training.md 5, 7, 12 and 13): products over all steps, exponents of steps, and
+states.
 
 The input product of all steps is one product; so are, in the backward pass, that with the hidden
 states, the input gradient and the weight gradients. Only the recurrent products and the cell go
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +33,6 @@ from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.linear import as_image, as_input, as_kernel
 from samebits.train.operations.products import (
     bias_gradient,
-    by_output,
-    check_kind,
     for_input,
     for_weight,
     weight_gradient,
@@ -42,12 +40,7 @@ from samebits.train.operations.products import (
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import (
     BFPValue,
-    Term,
-    Weight,
     as_gradient,
-    bfp32,
-    combined,
-    requantized,
 )
 
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
@@ -74,11 +67,6 @@ def looked_up(table: Tensor, acc: Tensor, exponent: Exponent) -> Tensor:
 
 
 # --- products and steps -----------------------------------------------------------------------
-
-
-def order_of(steps: int, reverse: bool) -> list[int]:
-    """The steps as a direction takes them."""
-    return list(reversed(range(steps)) if reverse else range(steps))
 
 
 def product_shape(rows: Tensor, weight: Tensor) -> ConvShape:
@@ -230,19 +218,6 @@ def states(*parts: BFPTensor) -> BFPTensor:
     return STATES(*parts)
 
 
-def first_state(state: BFPValue | None, like: Tensor, by_rows: bool, bits: int) -> Part:
-    """A state [N, H] before the first step in so many bits; zero where none is given.
-
-    like: int8 [N, H]
-    """
-    if state is not None:
-        return requantized(*state.resolved(), bits)
-    zero = torch.zeros_like(like, dtype=torch.int8 if bits == 8 else torch.int16)
-    if not by_rows:
-        return zero, formats.EXPONENT_MIN
-    return zero, torch.full((len(like), 1), formats.EXPONENT_MIN, device=like.device)
-
-
 def check_state(what: str, state: BFPTensor | None, x: BFPTensor) -> None:
     """UnsupportedError where a state has exponents by rows and x has not, or the reverse."""
     if state is not None and state.by_rows != x.by_rows:
@@ -251,163 +226,3 @@ def check_state(what: str, state: BFPTensor | None, x: BFPTensor) -> None:
             f"{what}: expected initial states with {kinds[0]}, as the input has, found {kinds[1]}: "
             "quantize them with samebits.train.model_input(model, state)"
         )
-
-
-# --- cells with a state of an exponent in every step ------------------------------------------
-
-
-@dataclass(frozen=True)
-class Values:
-    """The terms of a step's pre-activations [N, outputs], from x and from h."""
-
-    of_x: list[Term]
-    of_h: list[Term]
-
-    def columns(self, first: int, last: int) -> tuple[list[Term], list[Term]]:
-        """The same columns of all terms."""
-
-        def cut(term: Term) -> Term:
-            v, e, bits = term
-            return v[..., first:last], e if isinstance(e, int) else e[..., first:last], bits
-
-        return [cut(t) for t in self.of_x], [cut(t) for t in self.of_h]
-
-
-class SteppedCell(Protocol):
-    """A cell whose state, of which h is a narrower form or itself, has an exponent in every step.
-
-    bits: of the state, 8 or 16
-    """
-
-    bits: int
-
-    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
-        """The state after a step; before: that before it. lookup: `tables`."""
-
-    def gradients(
-        self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
-    ) -> tuple[Part, Part, list[Term]]:
-        """D at the products of x and of h, and what of ds the state before keeps.
-
-        states: before and after the step; ds: of the state after it.
-        """
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Matrices and joint vectors of a layer in one direction."""
-
-    w_ih: Part
-    w_hh: Part
-    b_ih: Part | None
-    b_hh: Part | None
-
-    def values(self, acc_x: Tensor, e_x: Exponent, acc_h: Tensor, e_h: Exponent) -> Values:
-        """The terms of one step from its two products [N, outputs] and the exponents of rows."""
-        sides = ((acc_x, e_x, self.w_ih[1], self.b_ih), (acc_h, e_h, self.w_hh[1], self.b_hh))
-        found: list[list[Term]] = []
-        for acc, e, e_w, bias in sides:
-            found.append([(acc, e + by_output(e_w, 2), 30)])
-            if bias is not None:
-                found[-1].append((*bias, 23))
-        return Values(*found)
-
-
-def _weights(w_ih: Weight, w_hh: Weight, b_ih: Weight | None, b_hh: Weight | None) -> _Weights:
-    biases = [None if b is None else b.joint() for b in (b_ih, b_hh)]
-    return _Weights(w_ih.parts[0], w_hh.parts[0], *biases)
-
-
-def run_cell(
-    cell: SteppedCell,
-    x: BFPValue,
-    weight_ih: Weight,
-    weight_hh: Weight,
-    bias_ih: Weight | None,
-    bias_hh: Weight | None,
-    reverse: bool,
-    state: BFPValue | None,
-) -> tuple[tuple[BFPValue, BFPValue], tuple[Any, ...]]:
-    """One layer in one direction, [T, N, I] -> [T, N, H], and the state after its last step [N, H].
-
-    `reverse` takes the last step first. Saves states, x in one byte an element; all else is
-    computed again.
-    """
-    check_kind(x, weight_ih)
-    (codes, e_x), size = x.resolved(), weight_hh.shape[1]
-    own = _weights(weight_ih, weight_hh, bias_ih, bias_hh)
-    (steps, n), k, lookup = codes.shape[:2], kernels.of(codes), tables(str(codes.device))
-    like = torch.empty(n, size, dtype=torch.int8, device=codes.device)
-    before = first_state(state, like, isinstance(e_x, Tensor), cell.bits)
-    products = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
-    found: dict[int, Part] = {}
-    last = before
-    for t in order_of(steps, reverse):
-        h, e_h = requantized(*last, 8) if cell.bits > 8 else last
-        acc_h = row_product(k, h, own.w_hh[0])
-        values = own.values(products[t], _at(e_x, t), acc_h, e_h)
-        last = found[t] = cell.after(values, last, lookup)
-    after = [found[t] for t in range(steps)]
-    hidden = after if cell.bits == 8 else [requantized(*s, 8) for s in after]
-    saved = (torch.stack([s for s, _ in after]), [e for _, e in after], *before)
-    return (BFPValue(*at_one_exponent(hidden, 8)), BFPValue(*last)), saved
-
-
-def _cell_gradient(
-    call: OperationCall, grad: BFPValue | None, at_last: BFPValue | None
-) -> tuple[Any, ...]:
-    """Through time, then one product a gradient."""
-    cell, of_x, *weights, reverse, _ = call.arguments
-    s, e_s, first, e_first = call.saved
-    (x, e_x), own, bits = of_x.resolved(), _weights(*weights), weights[0].widths.gradients
-    order = order_of(len(s), reverse)
-    of_states = [(s[t], e_s[t]) for t in range(len(s))]
-    before = {order[0]: (first, e_first)}
-    before |= {t: of_states[order[i]] for i, t in enumerate(order[1:])}
-    past = [before[t] for t in range(len(s))]
-    past = past if cell.bits == 8 else [requantized(*v, 8) for v in past]
-    values = _all_values(own, (x, e_x), past)
-    by_rows = not isinstance(e_first, int)
-    terms: list[Term] = []
-    if at_last is not None:
-        g, e_g = at_last.resolved()
-        terms = [(g, own_exponent(g, e_g, by_rows), 31)]
-    if grad is not None:
-        g, e_g = grad.resolved()
-        g, e_g = g.contiguous(), own_exponent(g, e_g, by_rows)
-    d_x, d_h = dict[int, Part](), dict[int, Part]()
-    lookup = tables(str(x.device))
-    for t in reversed(order):
-        if grad is not None:
-            terms = [(g[t], _at(e_g, t), 31), *terms]
-        ds = requantized(*combined(*terms), 16)
-        both = before[t], of_states[t]
-        d_x[t], d_h[t], kept = cell.gradients(values[t], both, ds, lookup)
-        terms = [(*back_product(d_h[t], own.w_hh, first, bits), 38), *kept]
-    at_x = at_h = at_one_exponent([d_x[t] for t in range(len(s))], 32)
-    if any(d_x[t] is not d_h[t] for t in order):
-        at_h = at_one_exponent([d_h[t] for t in range(len(s))], 32)
-    parts = Gradients(*(at_x, at_h, (x, e_x), at_one_exponent(past, 8)), (own.w_ih, own.w_hh), bits)
-    at_first = None
-    if call.wanted[7]:
-        at_first = bfp32(*(combined(*terms) if len(terms) > 1 else terms[0][:2]))
-    return None, *parts.wanted(call.wanted[1:6]), None, at_first
-
-
-def of_cell(name: str) -> TrainingOperation:
-    """The operation of layers with cells of one kind; their cell is its first argument."""
-    return TrainingOperation(name, run_cell, _cell_gradient, reads=(1, "w", 4, 5), saves=True)
-
-
-def _all_values(own: _Weights, x: Part, past: Sequence[Part]) -> list[Values]:
-    """The terms of all steps, from one product of x and one of the hidden states before them."""
-    (codes, e_x), k = x, kernels.of(x[0])
-    steps, n = codes.shape[:2]
-    acc_x = row_product(k, codes.reshape(steps * n, -1), own.w_ih[0]).view(steps, n, -1)
-    hidden = torch.stack([h for h, _ in past]).reshape(steps * n, -1)
-    acc_h = row_product(k, hidden, own.w_hh[0]).view(steps, n, -1)
-    return [own.values(acc_x[t], _at(e_x, t), acc_h[t], past[t][1]) for t in range(steps)]
-
-
-def _at(exponent: Exponent, step: int) -> Exponent:
-    return exponent if isinstance(exponent, int) else exponent[step]

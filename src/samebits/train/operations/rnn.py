@@ -1,4 +1,4 @@
-"""Plain RNN layers (docs/spec/training.md 5 and 7): the cells; the rest is in `recurrent`."""
+"""Plain RNN layers (docs/spec/training.md 5 and 7): the cells; the rest is in `recurrence`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from samebits.kernels.protocol import GATE_EXPONENT, Part
+from samebits.train.operations.recurrence import Values, of_cells
 from samebits.train.operations.recurrent import (
     ONE_SQUARED,
-    Values,
     check_sequence,
     check_state,
     looked_up,
-    of_cell,
 )
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Term, bfp32, combined, requantized
@@ -26,30 +25,44 @@ class RnnCell:
 
     relu: bool
     bits = 8
+    is_apart = False
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> Part:
+    @property
+    def kind(self) -> str:
+        """The name by which kernels know it."""
+        return "relu" if self.relu else "tanh"
+
+    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
         """h from the pre-activations."""
-        acc, e = combined(*values.of_x, *values.of_h)
+        acc, e = values.sum()
         if self.relu:
-            return requantized(acc.clamp(min=0), e, 8)
-        exponent = GATE_EXPONENT + 0 * before[1]  # by rows where the state is
-        return requantized(looked_up(lookup[1], acc, e), exponent, 8)
+            h = requantized(acc.clamp(min=0), e, 8)
+        else:
+            exponent = GATE_EXPONENT + 0 * before[1]  # by rows where the state is
+            h = requantized(looked_up(lookup[1], acc, e), exponent, 8)
+        return h, h
 
     def gradients(
-        self, values: Values, states: tuple[Part, Part], ds: Part, lookup: Tensor
+        self,
+        values: Values,
+        states: tuple[Part, Part],
+        to_h: list[Term],
+        to_state: list[Term],
+        lookup: Tensor,
     ) -> tuple[Part, Part, list[Term]]:
         """D of both products is the same."""
-        acc, e = combined(*values.of_x, *values.of_h)
+        g, e_g = requantized(*combined(*to_h, *to_state), 16)
+        acc, e = values.sum()
         if self.relu:
             slope, e_slope = acc > 0, 0
         else:
             u = looked_up(lookup[1], acc, e)
             slope, e_slope = ONE_SQUARED - u * u, 2 * GATE_EXPONENT
-        d = bfp32(ds[0].long() * slope, ds[1] + e_slope).resolved()
+        d = bfp32(g.long() * slope, e_g + e_slope).resolved()
         return d, d, []
 
 
-RNN = of_cell("Rnn")
+RNN = of_cells("Rnn")
 
 
 def rnn(
@@ -69,4 +82,5 @@ def rnn(
     """
     check_sequence("RNN", x, weight_ih, weight_hh.shape[1])
     check_state("RNN", state, x)
-    return RNN(RnnCell(relu), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, state)
+    given = () if state is None else (state,)
+    return RNN(RnnCell(relu), x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *given)

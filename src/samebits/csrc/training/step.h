@@ -1,0 +1,309 @@
+/* A step of a layer of recurrent cells: its operands, and what the steps of all cells are made of.
+ * Section numbers: docs/spec/training.md.
+ *
+ * A step is rows (samples) of gates, each of as many units; `table` is sigmoid, then tanh. What a
+ * step needs beside its states is computed again in the backward pass.
+ *
+ * Bounds: gates and states are codes of 16 bits, below 2**15, so that a product of two of them with
+ * 2**30 - u * u stays below 2**60; shifts bring two such terms to an exponent at which their sum
+ * fits (section 3, combine). Vectors come from the compiler: arguments are computed in loops
+ * without branches, lookups follow in loops of their own. */
+#ifndef SAMEBITS_STEP_H
+#define SAMEBITS_STEP_H
+
+#include "exponent.h"
+#include "moment.h"
+#include "parallel.h"
+#include "parts.h"
+
+#define Q_GATE 32767
+#define ONE ((int64_t)1 << 15)
+#define ONE_SQUARED ((int64_t)1 << 30)
+#define ARGUMENT_EXPONENT (-12)
+#define GATE_EXPONENT (-15)
+#define HIDDEN_EXPONENT (-7)
+#define SUM_BITS 60 /* of the largest term of a sum (section 3, combine) */
+
+/* What both passes are given.
+ *
+ * x: the products of x with its weight, int32 [steps][rows][gates * units]; w: the weight of h,
+ * [gates * units][units]
+ * codes, delayed: of the biases of x and of h, each of which may be NULL
+ * h, state: before the first step, NULL where they are zero; cells but the LSTM have no own h */
+typedef struct {
+    const int32_t *x;
+    int64_t e_x;
+    const int8_t *w;
+    int64_t e_w;
+    const int8_t *codes[2];
+    const int16_t *delayed[2];
+    int64_t e_bias[2];
+    const int8_t *h;
+    int64_t e_h;
+    const void *state;
+    int64_t e_state;
+    int64_t steps, rows, units;
+    int64_t reverse;
+    const int16_t *table;
+    int64_t cells; /* rows * units */
+    int64_t width; /* gates * units */
+    int threads;
+} Layer;
+
+SAMEBITS_INLINE const void *place(int64_t word) { return (const void *)(intptr_t)word; }
+
+SAMEBITS_INLINE int64_t number_at(int64_t word) { return word ? *(const int64_t *)place(word) : 0; }
+
+/* words: the fields of a layer in their order, of an exponent where it is. */
+SAMEBITS_INLINE Layer layer_of(const int64_t *words, int64_t gates, int threads) {
+    Layer l = {.x = place(words[0]), .e_x = number_at(words[1]), .w = place(words[2]),
+               .e_w = number_at(words[3]), .h = place(words[10]), .e_h = number_at(words[11]),
+               .state = place(words[12]), .e_state = number_at(words[13]), .steps = words[14],
+               .rows = words[15], .units = words[16], .reverse = words[17],
+               .table = place(words[18]), .cells = words[15] * words[16],
+               .width = gates * words[16], .threads = threads};
+    for (int k = 0; k < 2; k++) {
+        l.codes[k] = place(words[4 + 3 * k]);
+        l.delayed[k] = place(words[5 + 3 * k]);
+        l.e_bias[k] = number_at(words[6 + 3 * k]);
+    }
+    if (!l.state) l.e_state = EXPONENT_MIN;
+    return l;
+}
+
+/* The step that comes at a place. */
+SAMEBITS_INLINE int64_t step_at(const Layer *l, int64_t at) {
+    return l->reverse ? l->steps - 1 - at : at;
+}
+
+/* Integers of 8 to 64 bits below 2**bits, and their exponent; NULL: none. */
+typedef struct {
+    const void *v;
+    int64_t type, exponent, bits;
+} Term;
+
+/* The columns of gates that are summed at an exponent, and the shifts of both products to it. */
+typedef struct {
+    int64_t first, count, e;
+    int with_x;
+    Shift x, h;
+    const int64_t *bias; /* on that exponent */
+} Columns;
+
+/* A step, and room for what is computed in it.
+ *
+ * h, before, after: h before it, the states before it and after it; NULL: zero
+ * products: those of h; gates: the values of all gates, [rows][gates * units]
+ * m: of a GRU, the product that r lets in; in the backward pass of an LSTM, the tanh of its state
+ * sums: of a unit each, at the exponent e_sums; wide: of a gate each, at e_wide; top: the largest
+ * magnitude of what was written last
+ * ds: the gradient of the state; d: that of the gate n of a GRU, or of h of an LSTM
+ * bias: room for sums of biases, for gates with that of x and without; bias_at: their exponents
+ * found: the exponent that was found last */
+typedef struct {
+    const Layer *l;
+    const int8_t *h;
+    const void *before, *after;
+    int64_t e_h, e_before, e_after, t;
+    int32_t *products;
+    int16_t *gates, *m, *ds, *d;
+    int64_t e_m, e_ds, e_d;
+    int64_t *sums, *wide, e_sums, e_wide, top;
+    int64_t *bias, bias_at[4], found;
+    Columns columns;
+    Shift shift[4];
+    void *out;
+} Step;
+
+/* --- passes over rows ------------------------------------------------------------------------ */
+
+typedef int64_t Pass(const Step *s, int64_t first, int64_t rows);
+
+/* The largest magnitude that a pass finds. */
+static int64_t over_rows(const Step *s, Pass *pass) {
+    int64_t top;
+    int threads = s->l->threads;
+    PARALLEL_MAX(s->l->rows, s->l->rows * s->l->width, top, pass(s, lo, len))
+    return top;
+}
+
+/* sat(v, limit) of the specification: codes are symmetric. */
+SAMEBITS_INLINE int64_t clamp(int64_t v, int64_t limit) {
+    return samebits_clamp64(v, -limit, limit);
+}
+
+/* sat(rne(v * 2**exponent), limit); `s` is of an exponent of at most 15: more saturates as much. */
+SAMEBITS_INLINE int64_t saturate(int64_t v, Shift s, int64_t limit) {
+    if (s.left) v = clamp(v, limit);
+    return clamp(scale64(v, s), limit);
+}
+
+SAMEBITS_INLINE Shift saturating(int64_t exponent) {
+    return shift_by(exponent > 15 ? 15 : exponent);
+}
+
+/* The entry of the argument 0 of sigmoid or tanh. */
+SAMEBITS_INLINE const int16_t *entries(const Layer *l, int tanh) {
+    return l->table + (tanh ? 2 * Q_GATE + 1 : 0) + Q_GATE;
+}
+
+/* --- sums (section 3, combine) --------------------------------------------------------------- */
+
+#define SCALED(name, type)                                                                     \
+    static void name(const type *restrict v, int64_t n, Shift s, int add, int64_t *restrict out) { \
+        for (int64_t i = 0; i < n; i++) out[i] = scale64(v[i], s) + (add ? out[i] : 0);        \
+    }
+SCALED(scaled8, int8_t)
+SCALED(scaled16, int16_t)
+SCALED(scaled32, int32_t)
+SCALED(scaled64, int64_t)
+
+#define SCALE(bits)                                                                            \
+    if (term.type == bits)                                                                     \
+    PARALLEL(n, n, scaled##bits((const int##bits##_t *)term.v + lo, len, by, add, out + lo))
+
+/* out = the term at the exponent e, rounded; or what is added to it. */
+static void scaled(Term term, int64_t n, int64_t e, int add, int64_t *out, int threads) {
+    Shift by = shift_by(term.exponent - e);
+    SCALE(8)
+    SCALE(16)
+    SCALE(32)
+    SCALE(64)
+}
+
+/* The sum of terms of a unit each, as `sums`; 0 where there is none. */
+static void combine(Step *s, const Term *terms, int count) {
+    int64_t top = EXPONENT_MIN + SUM_BITS, n = s->l->cells;
+    int some = 0;
+    for (int i = 0; i < count; i++) {
+        if (!terms[i].v) continue;
+        int64_t own = terms[i].exponent + terms[i].bits;
+        top = some ? SAMEBITS_MAX(top, own) : own;
+        some = 1;
+    }
+    s->e_sums = top - SUM_BITS;
+    if (!some) memset(s->sums, 0, (size_t)n * sizeof *s->sums);
+    some = 0;
+    for (int i = 0; i < count; i++) {
+        if (!terms[i].v) continue;
+        scaled(terms[i], n, s->e_sums, some, s->sums, s->l->threads);
+        some = 1;
+    }
+    s->top = samebits_max_i64(s->sums, n, s->l->threads);
+}
+
+/* The sums as codes of 8 or 16 bits. */
+static int rounded(Step *s, int bits, void *codes, int64_t *exponent) {
+    int failed = samebits_requantize(s->sums, 64, s->l->cells, &s->top, &s->e_sums, bits, codes,
+                                     bits, exponent, s->l->threads);
+    s->found = *exponent;
+    return failed;
+}
+
+/* --- gates ----------------------------------------------------------------------------------- */
+
+enum Sides { OF_X = 1, OF_H = 2, BOTH = 3 }; /* the product of x and its bias; the bias of h */
+
+/* Choose `count` gates from `first` on, which add the products of h, of an exponent, and what
+ * `sides` says. */
+static void choose(Step *s, int64_t first, int64_t count, int sides, int64_t e_h) {
+    const Layer *l = s->l;
+    int64_t top = e_h + 30, *bias = s->bias + (sides == OF_X ? l->width : 0);
+    if (sides & OF_X) top = SAMEBITS_MAX(top, l->e_x + 30);
+    for (int k = 0; k < 2; k++)
+        if (sides >> k & 1 && l->codes[k]) top = SAMEBITS_MAX(top, l->e_bias[k] + 23);
+    int64_t e = top - SUM_BITS, from = first * l->units;
+    s->columns = (Columns){first, count, e, (sides & OF_X) != 0, shift_by(l->e_x - e),
+                           shift_by(e_h - e), bias};
+    if (s->bias_at[sides] == e) return;
+    s->bias_at[sides] = e;
+    memset(bias + from, 0, (size_t)(count * l->units) * sizeof *bias);
+    for (int k = 0; k < 2; k++) {
+        if (!(sides >> k & 1) || !l->codes[k]) continue;
+        Shift by = shift_by(l->e_bias[k] - e);
+        for (int64_t i = from; i < from + count * l->units; i++)
+            bias[i] += scale64(joint(l->codes[k][i], l->delayed[k][i]), by);
+    }
+}
+
+/* x * 2**sx + h * 2**sh + bias; x may be NULL. */
+SAMEBITS_INLINE void add_row(const int32_t *restrict x, const int32_t *restrict h,
+                             const int64_t *restrict bias, int64_t n, Shift sx, Shift sh,
+                             int64_t *restrict out) {
+    for (int64_t i = 0; i < n; i++) {
+        int64_t a = scale64(h[i], sh) + bias[i];
+        if (x) a += scale64(x[i], sx);
+        out[i] = a;
+    }
+}
+
+/* The sums of one gate, as they are. */
+static int64_t sum_rows(const Step *s, int64_t first, int64_t rows) {
+    const Layer *l = s->l;
+    Columns c = s->columns;
+    const int32_t *x = l->x + s->t * l->rows * l->width;
+    for (int64_t r = first; r < first + rows; r++) {
+        int64_t at = r * l->width + c.first * l->units;
+        add_row(c.with_x ? x + at : NULL, s->products + at, c.bias + c.first * l->units, l->units,
+                c.x, c.h, s->sums + r * l->units);
+    }
+    return samebits_max_i64(s->sums + first * l->units, rows * l->units, 1);
+}
+
+static void sum_gate(Step *s, int64_t gate, int sides, int64_t e_h) {
+    choose(s, gate, 1, sides, e_h);
+    s->e_sums = s->columns.e;
+    s->top = over_rows(s, sum_rows);
+}
+
+#define BLOCK 256 /* arguments first, so that their loops vectorise, then the lookups */
+
+SAMEBITS_INLINE void open_row(const int32_t *restrict x, const int32_t *restrict h,
+                              const int64_t *restrict bias, int64_t units, Columns c,
+                              const int16_t *restrict entry, int16_t *restrict out) {
+    int64_t a[BLOCK];
+    int32_t z[BLOCK];
+    Shift by = saturating(c.e - ARGUMENT_EXPONENT);
+    for (int64_t k = 0; k < units; k += BLOCK) {
+        int64_t len = units - k < BLOCK ? units - k : BLOCK;
+        add_row(x ? x + k : x, h + k, bias + k, len, c.x, c.h, a);
+        for (int64_t i = 0; i < len; i++) z[i] = (int32_t)saturate(a[i], by, Q_GATE);
+        for (int64_t i = 0; i < len; i++) out[k + i] = entry[z[i]];
+    }
+}
+
+/* Opens the chosen gates, of which that at the place 2, or a single one, is a tanh. */
+static int64_t open_rows(const Step *s, int64_t first, int64_t rows) {
+    const Layer *l = s->l;
+    Columns c = s->columns;
+    const int32_t *x = l->x + s->t * l->rows * l->width;
+    for (int64_t r = first; r < first + rows; r++)
+        for (int64_t gate = c.first; gate < c.first + c.count; gate++) {
+            int64_t own = gate * l->units, at = r * l->width + own;
+            open_row(c.with_x ? x + at : NULL, s->products + at, c.bias + own, l->units, c,
+                     entries(l, gate == 2 || l->width == l->units), s->gates + at);
+        }
+    return 0;
+}
+
+static void open_gates(Step *s, int64_t first, int64_t count, int sides, int64_t e_h) {
+    choose(s, first, count, sides, e_h);
+    over_rows(s, open_rows);
+}
+
+/* The product of rows with the weight of h, as a convolution of one image. */
+SAMEBITS_INLINE Conv product_of(const Layer *l) {
+    return (Conv){1, 1, l->rows, l->units, 1, l->rows, l->width, 1, 1, 1, 1, 0, 0, 1, 1, 1};
+}
+
+/* The products of h before a step. */
+static int products_of(Step *s) {
+    const Layer *l = s->l;
+    int64_t top;
+    Conv product = product_of(l);
+    if (s->h) return samebits_products(&product, s->h, l->w, s->products, &top, l->threads);
+    memset(s->products, 0, (size_t)(l->rows * l->width) * sizeof *s->products);
+    return FINE;
+}
+
+#endif
