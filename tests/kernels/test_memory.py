@@ -208,6 +208,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "products_b": lambda: (codes(I16, 2, 3, 5), codes(I8, 2, 3, 4)),
         "times": lambda: (codes(I8, 3, 4), 40000, -20, 8),
         "times of gradients": lambda: (codes(I16, 3, 4), -40000, -20, 32),
+        "kept": lambda: (40, 1 << 31, (1, 2, 3, 4, 5), "cpu"),
         "where": lambda: (codes(I8, 3, 4) > 0, codes(I16, 3, 4)),
         "summed": lambda: (codes(I16, 2, 3, 4), (1, 3, 1)),
         "side_by_side": lambda: ([(codes(I8, 3, 4), 0), (codes(I8, 3, 2), -1)], 1),
@@ -230,6 +231,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "divided": lambda: (codes(I64, 3, 4), 100, -5, 9, 40),
         "cross_entropy": lambda: (codes(I32, 3, 5), -4, torch.tensor([0, 4, -1]), 2),
         "weighed_entropy": lambda: (codes(I32, 3, 5), -4, positive(I64, 3, 5) << 20),
+        "hits": lambda: (torch.tensor([0, 4, -1]), 5, 1 << 24),
         "softmax": lambda: (codes(I8, 3, 5), -4, codes(I8, 3, 5) > -50),
         "softmax by rows": lambda: (codes(I8, 3, 5), BY_ROWS - 4, None),
         "softmax_grad": lambda: (
@@ -268,6 +270,7 @@ SIZED_BY_THE_FIRST = {
         "max_pool",
         "cross_entropy",
         "softmax by rows",
+        "hits",
     ),
     *("block_sums", "divided", "quantize", "requantize", "shorten"),
 }
@@ -275,6 +278,7 @@ SIZED_BY_LATER = {("products_a", 1), ("products_b", 1), ("side_by_side", 1)}
 # What `Native` has of torch: nothing of these reaches C, but by the operations above.
 IN_TORCH = {
     *("saturated", "divide", "add_bias", "joint", "split", "square_sum"),
+    "are_below",
 }
 
 

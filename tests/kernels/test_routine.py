@@ -99,6 +99,43 @@ def test_copies_and_views_of_torch_are_part_of_it(recorder):
     assert not routine.tensor(wide)[:, 1].any()
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_choices_of_torch_are_part_of_it(recorder, axis, order):
+    """Elements along an axis, some several times, and the sums of what comes back to them."""
+    x = recorder.made(draw(0, 3, 4, 5).permute(order))
+    index = recorder.made(torch.zeros(6, dtype=torch.int64))
+    places = [slice(None)] * axis
+    with kernels.recording(recorder, "all"):
+        chosen, same = x.index_select(axis, index), x[(*places, index)]
+        sums = torch.zeros(x.shape, dtype=torch.int64)
+        sums.index_add_(axis, index, chosen.long())
+    routine = recorder.finish(x, index, chosen, same, sums)
+    for seed in range(3):
+        z, at = draw(seed, *x.shape), draw(seed, 6).long() % x.shape[axis]
+        routine.tensor(x).copy_(z)
+        routine.tensor(index).copy_(at)
+        assert routine.run("all")
+        wanted = z.index_select(axis, at)
+        assert torch.equal(routine.tensor(chosen), wanted)
+        assert torch.equal(routine.tensor(same), wanted)
+        expected = torch.zeros(z.shape, dtype=torch.int64).index_add_(axis, at, wanted.long())
+        assert torch.equal(routine.tensor(sums), expected)
+    for wrong in (-1, x.shape[axis]):
+        routine.tensor(index)[2] = wrong
+        assert not routine.run("all")
+
+
+def test_several_indices_and_masks_are_refused(recorder):
+    x = recorder.made(draw(0, 3, 4))
+    for index in ((torch.tensor([0]), torch.tensor([1])), x > 0):
+        with (
+            pytest.raises(NotRecordableError, match="several indices, or by a mask"),
+            kernels.recording(recorder, "all"),
+        ):
+            x[index]
+
+
 def test_masks_are_constants_of_a_routine(recorder):
     """Of places that are allowed, in another order than the codes; a softmax and what is kept."""
     allowed = (draw(3, 6, 4) > -40).t()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from reference_nets import StochasticDepth
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train import convert, cross_entropy, model_input, routines, set_step
@@ -23,8 +24,18 @@ from samebits.train.graph import Walks, called
 from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations
 from samebits.train.recording import GraphedModel, record
-from samebits.train.routines import RecordedGraph
+from samebits.train.routines import RecordedGraph, masks_of
 from samebits.train.value import same_parts
+
+
+def dropping():
+    """A dropout that is called twice, one of samples, those of a transformer, one of 32 bits."""
+    drop = nn.Dropout(0.3)
+    return nn.Sequential(
+        *(nn.Linear(6, 16), nn.ReLU(), drop, nn.Linear(16, 16), drop, StochasticDepth(0.4, "row")),
+        *(nn.Unflatten(1, (2, 8)), nn.TransformerEncoderLayer(8, 2, 8, 0.2, batch_first=True)),
+        *(nn.Flatten(), nn.Linear(16, 5)),
+    )
 
 
 class Transformer(PatchTransformer):
@@ -97,6 +108,7 @@ NETS = {
         (2, 6, 6),
     ),
     "transformer": lambda: (Transformer(), (1, 8, 8)),
+    "dropouts": lambda: (dropping(), (6,)),
     **{
         name: lambda name=name, shape=shape: (build(name, shape, 5), shape)
         for name, shape in (
@@ -129,6 +141,8 @@ def graph_of(name, samples=4):
 
 def trained(passes, graph, x, loss=cross_entropy):
     """The output and the gradients of a loss, and what is to become of running state."""
+    for mask in masks_of(graph):
+        mask.__self__.step, mask.__self__.calls = abs(int(x.codes.long().sum())), 0
     with deferred_updates() as updates:
         y = called(graph, passes, x)
     loss(y, torch.arange(len(x)) % 5).backward()

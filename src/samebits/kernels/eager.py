@@ -45,6 +45,7 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, Tables
 from samebits.kernels.update import update_rows
 from samebits.kernels.vectors import largest
+from samebits.numerics import philox
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
@@ -64,6 +65,12 @@ class Eager(BatchNorms):
             return 0
         low, high = torch.aminmax(v)
         return max(-int(low), int(high))
+
+    def are_below(self, index: Tensor, count: int) -> bool:
+        if index.numel() == 0:
+            return True
+        low, high = torch.aminmax(index)
+        return int(low) >= 0 and int(high) < count
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         if isinstance(exponent, Tensor):
@@ -229,6 +236,12 @@ class Eager(BatchNorms):
             return self.shorten(acc, top, exponent)
         return self.requantize(acc, top, exponent, bits)
 
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        k0, k1, step, shard, call = draw
+        return philox.words(count, (k0, k1), step, shard, device, call) >= least
+
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         return torch.where(mask, v, 0)
 
@@ -346,6 +359,11 @@ class Eager(BatchNorms):
         counted = target >= 0
         logs = softmax.logs(total.view(-1)) * counted.cpu()
         return Entropy(codes, logs, (chosen * counted).cpu())
+
+    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+        rows, counted = target.view(-1, 1), (target >= 0).view(-1, 1)
+        found = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
+        return found.scatter_(1, rows.clamp(min=0), counted.long() * amount)
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         d = z.amax(1, keepdim=True).long() - z

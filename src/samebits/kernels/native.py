@@ -278,6 +278,12 @@ class Native(NativePools):
             return super().cross_entropy(z, exponent, target, divisor)
         return self._entropy(z, exponent, target, divisor, None)
 
+    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+        target, found = target.contiguous(), target.new_empty((len(target), classes))
+        places = (pointer(target, n := len(target), I64), n, classes, amount)
+        self._run(self._c.samebits_hits, *places, pointer(found, n * classes, I64))
+        return found
+
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         if isinstance(exponent, Tensor):
             return super().weighed_entropy(z, exponent, amounts)

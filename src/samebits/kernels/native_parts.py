@@ -182,6 +182,14 @@ class NativeParts(Eager):
         self._run(self._c.samebits_times, *of_v, m, self._at(exponent), bits, *places)
         return out, own[0]
 
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        out = torch.empty(count, dtype=BOOL, device=device)
+        words = self._words([self._at(number) for number in draw])
+        self._run(self._c.samebits_kept, count, least, words, pointer(out, count, BOOL), _threads())
+        return out
+
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         v = dense(v)
         mask, out, n = like(mask, v), torch.empty_like(v), v.numel()

@@ -196,6 +196,9 @@ class Kernels(Protocol):
     def largest_of(self, v: Tensor) -> int:
         """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""
 
+    def are_below(self, index: Tensor, count: int) -> bool:
+        """Whether all integers, int64, are in [0, count)."""
+
     def quantize(self, x: Tensor, bits: int) -> WholePart:
         """Real numbers as codes with the smallest exponent in [-128, 127], one rounding (1.1, 5).
 
@@ -431,9 +434,17 @@ class Kernels(Protocol):
         """The gradient of b, g^T * a, [count, m, k], of one of 16 or 32 bits."""
 
     def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
-        """v * m * 2**exponent as codes of `bits`, one rounding; |m| < 2**17.
+        """v * m * 2**exponent as codes of `bits`, one rounding; |v * m| < 2**62.
 
         8-bit codes v as at most 8 bits (1.1), codes v of 16 or 32 bits as bfp32 (1.2).
+        """
+
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        """bool [count]: whether random words are at least `least`.
+
+        They are those of Philox of the draw (k0, k1, step, shard, call), training.md 1.5.
         """
 
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
@@ -507,6 +518,9 @@ class Kernels(Protocol):
         Logits [n, classes] of 8 or 32 bits, of one exponent or int64 [n, 1]; int64 targets [n], -1
         in rows that do not count, whose codes, logarithm and distance are 0.
         """
+
+    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+        """int64 [n, classes]: an amount at the class of every row, else 0; -1 is no class."""
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         """The cross-entropy of logits as above, where int64 [n, classes] says how much of every

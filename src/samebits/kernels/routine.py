@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ MADE = {  # of torch's functions that make tensors whose elements nobody knows
 }
 ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default}
 COPIES = {aten.clone.default, aten._to_copy.default}
+CHOICES = {aten.index.Tensor, aten.index_select.default}
 
 
 class NotRecordableError(UnsupportedError):
@@ -287,10 +289,39 @@ class RoutineRecorder(Native):
             self._c.samebits_copy, *sides[0], *sides[1], len(steps) // 3, _Words(tuple(steps))
         )
 
-    def are_classes(self, target: Tensor, classes: int) -> None:
-        """A call that fails where a class index is none."""
-        place = memory.pointer(target, n := target.numel(), torch.int64)
-        self._run(self._c.samebits_are_classes, place, n, classes)
+    def chosen(self, source: Tensor, axis: int, index: Tensor, target: Tensor) -> None:
+        """A call that copies elements along an axis; it fails where an index is none."""
+        own = target.new_empty(target.shape)
+        places = (*self._along(source, axis), source.element_size(), *self._index(index))
+        place = memory.pointer(self.made(own), own.numel(), own.dtype)
+        self._run(self._c.samebits_chosen, *places, place)
+        self.copied(own, self.made(target))
+
+    def added(self, target: Tensor, axis: int, index: Tensor, source: Tensor) -> None:
+        """A call that adds elements, int64, at indices along an axis of a dense tensor."""
+        if {target.dtype, source.dtype} != {torch.int64} or not target.is_contiguous():
+            raise NotRecordableError(f"torch adds {source.dtype} at indices")
+        places = (*self._along(target, axis), *self._index(index), *self._along(source, axis)[:1])
+        self._run(self._c.samebits_added_at, *places)
+
+    def _along(self, v: Tensor, axis: int) -> tuple[int, int, int, int]:
+        """The address of a tensor's elements, in the order of its axes, and its sizes before, along
+        and behind an axis."""
+        sizes = math.prod(v.shape[:axis]), v.shape[axis], math.prod(v.shape[axis + 1 :])
+        if not v.is_contiguous():
+            own = self.made(v.new_empty(v.shape))
+            self.copied(v, own)
+            v = own
+        return memory.address_of(v), *sizes
+
+    def _index(self, index: Tensor) -> tuple[int | None, int]:
+        n = index.numel()
+        return memory.pointer(index, n, torch.int64), n
+
+    def are_below(self, index: Tensor, count: int) -> bool:
+        """A call that fails where an index is outside [0, count)."""
+        self._run(self._c.samebits_are_below, *self._index(index), count)
+        return True
 
     def loss_units(self, logs: Tensor, distances: Tensor, exponent: Exponent) -> Tensor:
         """A call that adds the rows of a cross-entropy up: int64 [3] (csrc/training/loss.c)."""
@@ -394,9 +425,23 @@ class _Torch(TorchDispatchMode):
             self._recorder.copied(args[0], self._recorder.made(result))
         elif func is aten.copy_.default:
             self._recorder.copied(args[1], args[0])
+        elif func in CHOICES:
+            self._recorder.chosen(args[0], *_choice(func, args), result)
+        elif func is aten.index_add_.default and not kwargs:
+            self._recorder.added(*args)
         elif not _is_view(func, result, args):
             raise NotRecordableError(f"torch computes {func.__name__.partition('.')[0]}")
         return result
+
+
+def _choice(func: Any, args: Sequence[Any]) -> tuple[int, Tensor]:
+    """The axis along which a function takes elements, and their indices."""
+    if func is not aten.index.Tensor:
+        return args[1] % args[0].dim(), args[2]
+    given = [axis for axis, index in enumerate(args[1]) if index is not None]
+    if len(given) != 1 or args[1][given[0]].dtype is torch.bool:
+        raise NotRecordableError("torch takes elements by several indices, or by a mask")
+    return given[0], args[1][given[0]]
 
 
 def _is_view(func: Any, result: Any, args: Any) -> bool:

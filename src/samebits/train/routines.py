@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +25,12 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.optimize import GradientCells
+from samebits.kernels.protocol import WholePart
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
-from samebits.train.graph import TrainingGraph, backward, called, forward
-from samebits.train.operations.pointwise import DROPOUT
+from samebits.train.graph import TrainingGraph, TrainingNode, backward, called, forward
+from samebits.train.operations.pointwise import DROPOUT, MASK, Drawn, Mask
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue, Weight, WeightAt, same_parts
@@ -43,6 +46,7 @@ class RecordedGraph:
     ) -> None:
         """tell: is told why there can be no routine, where the native kernels serve."""
         self.graph = graph
+        self._masks = masks_of(graph)
         self.reason = ""  # why there is no routine
         self._tell = tell
         self._recorded: RecordedPasses | None = None
@@ -54,15 +58,16 @@ class RecordedGraph:
 
     def forward(self, x: Any, weights: Sequence[Weight], keep: bool) -> tuple[BFPValue, _Kept]:
         """The output, and with `keep` what a backward pass needs. Raises as `graph.forward`."""
-        kept = _Kept(x, weights)
+        draws = [mask() for mask in self._masks]
+        kept = _Kept(x, weights, with_masks(self.graph, draws), draws)
         recorded = self._recorded
         if recorded is not None and not (keep and self._is_used()) and recorded.fits(x, weights):
-            output = recorded.forward(x)
+            output = recorded.forward(x, draws)
             if output is not None:
                 if keep:
                     kept.recorded, self._user = recorded, weakref.ref(kept)
                 return output, kept
-        output, kept.walked = forward(self.graph, x, weights, keep)
+        output, kept.walked = forward(kept.graph, x, weights, keep)
         if not keep:
             self._record(kept, None)
         return output, kept
@@ -75,8 +80,8 @@ class RecordedGraph:
             if found is not None:
                 return found
             with deferred_updates():  # the first pass has told them
-                _, kept.walked = forward(self.graph, kept.x, kept.weights, True)
-        found = backward(self.graph, kept.walked, grad)
+                _, kept.walked = forward(kept.graph, kept.x, kept.weights, True)
+        found = backward(kept.graph, kept.walked, grad)
         self._record(kept, grad)
         return found
 
@@ -93,7 +98,7 @@ class RecordedGraph:
         if self._recorded is not None or self.reason:
             return
         try:
-            self._recorded = record(self.graph, kept.x, kept.weights, grad)
+            self._recorded = record(kept.graph, kept.x, kept.weights, grad, kept.draws)
         except NotRecordableError as error:
             self.reason = str(error)
             if kernels.realisation() == "native":
@@ -103,10 +108,15 @@ class RecordedGraph:
 @dataclass(eq=False)
 class _Kept:
     """A forward pass that may be followed by a backward pass: its operands, and where the values
-    are that the latter reads."""
+    are that the latter reads.
+
+    graph: in which the masks of dropouts are the ones of this pass; draws: these
+    """
 
     x: Any
     weights: Sequence[Weight]
+    graph: TrainingGraph
+    draws: Sequence[Drawn]
     walked: Any = None
     recorded: RecordedPasses | None = None
 
@@ -165,6 +175,7 @@ class RecordedPasses:
     output: the value that it gives, which tells all but the numbers; sums: where these are
     grad:   of the output; None: there is no backward pass
     updates: of running state
+    draws:  numbers of the masks of dropouts, one after the other
     """
 
     routine: Routine
@@ -176,16 +187,19 @@ class RecordedPasses:
     grad: PlacedPart | None
     gradients: list[PlacedGradient | None]
     updates: list[_PlacedUpdate]
+    draws: list[Place]
 
     def fits(self, x: Any, weights: Sequence[Weight]) -> bool:
         """Whether operands lie where the routine reads them, or can be put there."""
         return addresses(state_of(weights)) == self.states
 
-    def forward(self, x: BFPValue) -> BFPValue | None:
+    def forward(self, x: BFPValue | Tensor, draws: Sequence[Drawn]) -> BFPValue | None:
         """The output in memory of its own; None where the routine could not end."""
-        (codes, exponent), (place, number) = x.whole(), self.x
+        (codes, exponent), (place, number) = part_of(x), self.x
         place.copy_(codes)
         number.value = exponent
+        for cell, drawn in zip(self.draws, numbers_of(draws), strict=True):
+            cell.value = drawn
         if not self.routine.run(FORWARD):
             return None
         for update in self.updates:
@@ -218,25 +232,38 @@ def _like(output: BFPValue, codes: Tensor, exponent: int, largest: int | None) -
     return output.with_sums(sums)
 
 
+def part_of(x: BFPValue | Tensor) -> WholePart:
+    """The codes of an input and their exponent; indices are as they are, and have none."""
+    return (x, 0) if isinstance(x, Tensor) else x.whole()
+
+
 # --- recording --------------------------------------------------------------------------------
 
 
 def record(
-    graph: TrainingGraph, x: Any, weights: Sequence[Weight], grad: BFPValue | None
+    graph: TrainingGraph,
+    x: Any,
+    weights: Sequence[Weight],
+    grad: BFPValue | None,
+    draws: Sequence[Drawn] = (),
 ) -> RecordedPasses:
     """The routine of a graph's forward pass, and with a gradient of its backward pass; proved.
 
-    Raises NotRecordableError where there can be none.
+    draws: the masks of its dropouts. Raises NotRecordableError where there can be none.
     """
-    check_operations(graph)
     _check_operands(x, weights, grad)
     recorder = kernels.recorder()
-    codes, exponent = x.whole()
+    codes, exponent = part_of(x)
     results = [recorder.made(torch.empty_like(codes).copy_(codes))]
     x_cell = recorder.input_cell(exponent)
-    value, states = x.with_part(results[0], x_cell), [as_recorded(w, recorder) for w in weights]
+    value = results[0] if isinstance(x, Tensor) else x.with_part(results[0], x_cell)
+    states = [as_recorded(w, recorder) for w in weights]
+    cells = [recorder.input_cell(number) for number in numbers_of(draws)]
+    drawn = with_masks(
+        graph, [((a, b), (c, d, e)) for a, b, c, d, e in zip(*[iter(cells)] * 5, strict=True)]
+    )
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
-        output, kept = forward(graph, value, states, grad is not None)
+        output, kept = forward(drawn, value, states, grad is not None)
     results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
     top = None if output.sums is None else output.sums.largest
     found = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
@@ -247,7 +274,7 @@ def record(
         given = (recorder.made(torch.empty_like(g).copy_(g)), recorder.input_cell(e_g))
         results.append(given[0])
         with kernels.recording(recorder, BACKWARD):
-            gradients = backward(graph, kept, BFPValue(*given))
+            gradients = backward(drawn, kept, BFPValue(*given))
         results += [codes for g in gradients if g is not None for codes, _ in g.parts]
     routine = recorder.finish(*results)
 
@@ -264,8 +291,9 @@ def record(
         None if given is None else placed(given),
         [None if g is None else PlacedGradient.of(g, routine) for g in gradients],
         [_placed_update(update, routine) for update in updates],
+        [place_of(cell) for cell in cells],
     )
-    _prove(passes, graph, x, weights, grad)
+    _prove(passes, graph, x, weights, grad, draws)
     return passes
 
 
@@ -296,16 +324,37 @@ def place_of(cell: Exponent) -> Place:
     return Place.from_address(cell.place)
 
 
-def check_operations(graph: TrainingGraph) -> None:
-    """NotRecordableError for operations whose numbers are others in every step."""
-    if any(node.operation is DROPOUT for node in graph.instructions):
-        raise NotRecordableError("a dropout draws a mask in every step")
+def masks_of(graph: TrainingGraph) -> list[Mask]:
+    """The masks of a graph's dropouts, in order."""
+    return [node.arguments[MASK] for node in graph.instructions if node.operation is DROPOUT]
+
+
+def with_masks(graph: TrainingGraph, draws: Sequence[Drawn]) -> TrainingGraph:
+    """A graph whose dropouts have these masks."""
+    if not draws:
+        return graph
+    given, steps = iter(draws), list[TrainingNode]()
+    for node in graph.instructions:
+        if node.operation is DROPOUT:
+            arguments = list(node.arguments)
+            arguments[MASK] = functools.partial(next, itertools.repeat(next(given)))
+            node = replace(node, arguments=tuple(arguments))
+        steps.append(node)
+    return replace(graph, instructions=tuple(steps))
+
+
+def numbers_of(draws: Sequence[Drawn]) -> list[int]:
+    """The five numbers of every mask, one after the other."""
+    return [number for key, place in draws for number in (*key, *place)]
 
 
 def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) -> None:
-    if not isinstance(x, BFPValue):
-        raise NotRecordableError("the input is no BFP tensor")
-    check_values(x, *weights, *([] if grad is None else [grad]))
+    values = [*weights, *([] if grad is None else [grad])]
+    if isinstance(x, BFPValue):
+        values.append(x)
+    elif x.dtype is not torch.int64 or x.device.type != "cpu":
+        raise NotRecordableError(f"the input is of {x.dtype} on {x.device}")
+    check_values(*values)
 
 
 def check_values(*values: BFPValue) -> None:
@@ -330,29 +379,34 @@ def as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
 def _prove(
     passes: RecordedPasses,
     graph: TrainingGraph,
-    x: BFPValue,
+    x: BFPValue | Tensor,
     weights: Sequence[Weight],
     grad: BFPValue | None,
+    draws: Sequence[Drawn],
 ) -> None:
     """Run the routine beside a walk, on these operands and on others.
 
     Others have other codes, and every exponent is another: a number that was read by Python while
     the routine was recorded would show. Raises NotRecordableError where a bit differs.
     """
-    others = x.with_part(*_other(x.parts[0], 2)), None if grad is None else _other_grad(grad)
+    codes, exponent = _other(part_of(x), 2)
+    other_x = codes if isinstance(x, Tensor) else x.with_part(codes, exponent)
+    others = other_x, None if grad is None else _other_grad(grad)
     for other, (own, g) in ((False, (x, grad)), (True, others)):
         with moved(weights) if other else contextlib.nullcontext(weights) as states:
-            _compare(passes, graph, own, states, g)
+            _compare(passes, graph, own, states, g, _other_draws(draws) if other else draws)
 
 
 def _compare(
     passes: RecordedPasses,
     graph: TrainingGraph,
-    x: BFPValue,
+    x: BFPValue | Tensor,
     weights: Sequence[Weight],
     grad: BFPValue | None,
+    draws: Sequence[Drawn],
 ) -> None:
     """One run after one walk, which makes the tables that it has to find."""
+    graph = with_masks(graph, draws)
     try:
         with deferred_updates() as updates:
             output, kept = forward(graph, x, weights, grad is not None)
@@ -360,7 +414,7 @@ def _compare(
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     with deferred_updates() as own_updates:
-        found = passes.forward(x)
+        found = passes.forward(x, draws)
     if found is None or not same_parts(found.resolved(), output.resolved()):
         raise NotRecordableError("the routine gives another output than the walk")
     if [u.to_bytes() for u in own_updates] != [u.to_bytes() for u in updates]:
@@ -381,6 +435,10 @@ def _other(part: Any, by: int) -> Any:
     """The same codes, each in another place, at an exponent that is `by` more."""
     codes, exponent = part
     return torch.empty_like(codes).copy_(codes.flatten().roll(1).view(codes.shape)), exponent + by
+
+
+def _other_draws(draws: Sequence[Drawn]) -> list[Drawn]:
+    return [((a ^ 1, b), (c + 1, d + 1, e + 1)) for (a, b), (c, d, e) in draws]
 
 
 def _other_grad(grad: BFPValue) -> BFPValue:

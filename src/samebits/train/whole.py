@@ -1,9 +1,8 @@
 """A whole training step as one routine: the input's codes, the passes, the loss and running state.
 
-It takes the place of an engine's step where that is the usual one: classes, and gradients that
-nobody changes before the optimizer. Its bits are those of the parts that it is made of. Where
-a number is out of range, or a batch of another kind, nothing has changed, and the step is made by
-these parts, which say what is wrong.
+It takes the place of an engine's step where that is the usual one: of classes. Its bits are those
+of the parts that it is made of. Where a number is out of range, or a batch of another kind, nothing
+has changed, and the step is made by these parts, which say what is wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,34 +22,42 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.errors import RangeError
+from samebits.kernels import softmax
 from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
-from samebits.spec.training.loss import LN_2
+from samebits.spec.training.loss import GRID, LN_2
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
-from samebits.train.losses.entropy import entropy_value
+from samebits.train.layers import Dropout
+from samebits.train.losses.entropy import CLASS_UNIT, WEIGHED_UNIT, is_weighed, loss_value
 from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.losses.reduction import gradient_of
+from samebits.train.operations.pointwise import Drawn
 from samebits.train.optim import Optimizer
 from samebits.train.recording import Guard
 from samebits.train.routines import (
+    Place,
     PlacedGradient,
     RecordedGraph,
     arrays,
     as_recorded,
-    check_operations,
     check_values,
     is_same,
+    masks_of,
     moved,
+    place_of,
     state_of,
+    with_masks,
 )
-from samebits.train.tensor import BFPParameter
+from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
 
-Batch = tuple[Tensor, Tensor]  # float32 samples, and int64 class indices
+Batch = tuple[Tensor, Tensor]
+"""Samples, float32 or indices, and int64 class indices: of each sample, or of its places."""
+PROVED = 5  # the number of the step by which a routine is proved
 SHARD = "shard"  # the part of a routine that is a shard's passes
 KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; its running state
 
@@ -58,11 +66,12 @@ KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; i
 class WholeStep:
     """A recorded step of a model, but for the optimizer's.
 
-    images, target: where it reads a shard: float32, and int64 class indices
+    images, target: where it reads a shard
     state:     where it reads the weights: the addresses of their tensors
     loss:      the numbers of a shard's cross-entropy (`RoutineRecorder.loss_units`)
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
-    shards:    into which a batch is cut; kind: its shape
+    drawn:     the numbers of the step and of the shard, for the masks of dropouts
+    shards:    into which a batch is cut; kind: the shapes of its tensors
     """
 
     routine: Routine
@@ -71,31 +80,37 @@ class WholeStep:
     state: list[int]
     loss: ctypes.Array[ctypes.c_int64]
     gradients: list[PlacedGradient | None]
+    drawn: tuple[Place, Place]
     shards: int
-    kind: torch.Size
+    kind: tuple[torch.Size, torch.Size]
 
     def __post_init__(self) -> None:
+        self.size, self.rows = len(self.target), self.target.numel()
+        self.amount, self.unit = units_of(self.target)
         # Parts of the routine beside the passes: one shard alone keeps nothing, and moves state.
         several = range(self.shards) if self.shards > 1 else ()
         self.keeps = [KEEP.format(shard) for shard in several] or [""]
         self.states = [STATE.format(shard) for shard in several]
 
-    def __call__(self, images: Tensor, target: Tensor) -> float | None:
-        """The mean loss of a batch, whose gradients then lie in their places; running state has
-        moved.
+    def __call__(self, images: Tensor, target: Tensor, step: int) -> float | None:
+        """The mean loss of the batch of a step, whose gradients then lie in their places; running
+        state has moved.
 
         None where the routine could not end: nothing has changed.
         """
-        (size,), total = self.target.shape, 0.0
+        size, total = self.size, 0.0
+        self.drawn[0].value = step
         for shard, keep in enumerate(self.keeps):
             self.images.copy_(images[shard * size : (shard + 1) * size])
             self.target.copy_(target[shard * size : (shard + 1) * size])
+            self.drawn[1].value = shard
             if not self.routine.run(SHARD):
                 return None
             if keep:
                 self.routine.run(keep)
             logs, high, low = self.loss
-            total += LN_2 * ldexp(float(logs + (((high << HALF) + low) << 8)), -24) / float(size)
+            units = self.amount * logs + (((high << HALF) + low) << 8)
+            total += LN_2 * ldexp(float(units), self.unit) / float(self.rows)
         for state in self.states:
             self.routine.run(state)
         return total / self.shards
@@ -104,9 +119,8 @@ class WholeStep:
         """Whether a batch is of the recorded kind, and weights, whose tensors are `state`, lie
         where they did."""
         return (
-            images.shape == self.kind
-            and target.shape == self.kind[:1]
-            and images.dtype is torch.float32
+            (images.shape, target.shape) == self.kind
+            and images.dtype is self.images.dtype
             and target.dtype is torch.int64
             and addresses(state) == self.state
         )
@@ -120,16 +134,15 @@ def record_step(
     Raises NotRecordableError where there can be none.
     """
     images, target = batch
-    if images.dtype is not torch.float32 or target.dtype is not torch.int64 or target.dim() != 1:
-        raise NotRecordableError("the batch is not one of real numbers and classes")
-    check_operations(graph)
+    if images.dtype not in (torch.float32, torch.int64) or target.dtype is not torch.int64:
+        raise NotRecordableError("the batch is not one of numbers and classes")
     check_values(*weights)
     recorder, size = kernels.recorder(), len(target) // shards
     own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]
     states = [as_recorded(weight, recorder) for weight in weights]
+    drawn = recorder.input_cell(0), recorder.input_cell(0)
     with kernels.recording(recorder, SHARD):
-        check = functools.partial(recorder.are_classes, own[1])
-        found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards, check)
+        found = _computed(_drawn(graph, *drawn), (own[0], own[1]), states, bits, 1.0 / shards)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -151,10 +164,31 @@ def record_step(
     step = WholeStep(
         *(routine, first, labels, addresses(state_of(weights)), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
-        *(shards, images.shape),
+        (place_of(drawn[0]), place_of(drawn[1])),
+        *(shards, (images.shape, target.shape)),
     )
     _prove(step, graph, batch, weights, bits)
     return step
+
+
+def _drawn(graph: TrainingGraph, step: int, shard: int) -> TrainingGraph:
+    """A graph whose dropouts have the masks of a shard, in which every layer counts its calls.
+
+    Raises NotRecordableError for masks of other origin.
+    """
+    draws, calls = list[Drawn](), Counter[Dropout]()
+    for mask in masks_of(graph):
+        layer = getattr(mask, "__self__", None)
+        if not isinstance(layer, Dropout):
+            raise NotRecordableError("a dropout has a mask of its own")
+        draws.append(((layer.seed, layer.site), (step, shard, calls[layer])))
+        calls[layer] += 1
+    return with_masks(graph, draws)
+
+
+def units_of(target: Tensor) -> tuple[int, int]:
+    """The amount of a row of a loss of these class indices, and the unit of its sums."""
+    return (1 << GRID, WEIGHED_UNIT) if is_weighed(target) else (1, CLASS_UNIT)
 
 
 def numbers_of(v: Tensor) -> ctypes.Array[ctypes.c_int64]:
@@ -188,7 +222,7 @@ class UsualStep:
 
     guard:  of the model, as it is in training
     weights: of the graph's parameters
-    update: the optimizer's step, by the gradients in their places
+    update: the optimizer's step
     """
 
     model: nn.Module
@@ -198,8 +232,8 @@ class UsualStep:
     optimizer: Optimizer
     update: Callable[[], None]
 
-    def __call__(self, batch: Batch, lr: float) -> float | None:
-        """The loss of a batch, whose update is made; None where it must be made by its parts.
+    def __call__(self, batch: Batch, lr: float, step: int) -> float | None:
+        """The loss of the batch of a step, whose update is made; None: its parts must make it.
 
         Raises RangeError where the update leaves the range of its format.
         """
@@ -210,7 +244,7 @@ class UsualStep:
         state = [tensor for p in self.parameters for tensor in p.value.tensors]
         if not self.step.fits(*batch, state):
             return None
-        loss = self.step(*batch)
+        loss = self.step(*batch, step)
         if loss is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
@@ -224,9 +258,17 @@ def is_plain(criterion: nn.Module) -> bool:
 
 
 def usual_step(
-    model: nn.Module, optimizer: Optimizer, graph: RecordedGraph, batch: Batch, shards: int
+    model: nn.Module,
+    optimizer: Optimizer,
+    graph: RecordedGraph,
+    batch: Batch,
+    shards: int,
+    clip: Callable[[], None] | None = None,
 ) -> UsualStep | None:
-    """The recorded step of a model in training for batches like this one; None: there is none."""
+    """The recorded step of a model in training for batches like this one; None: there is none.
+
+    clip: changes gradients before the optimizer takes them
+    """
     parameters, bits = graph.graph.parameters, getattr(model, "input_bits", 8)
     try:
         step = record_step(graph.graph, batch, [p.value for p in parameters], bits, shards)
@@ -234,9 +276,30 @@ def usual_step(
         return None
     graph.forget("whole steps are recorded")
     placed = {id(p): g for p, g in zip(parameters, step.gradients, strict=True)}
-    trained = (p for group in optimizer.param_groups for p in group["params"])
-    cells = [None if (g := placed.get(id(p))) is None else g.cells() for p in trained]
-    return UsualStep(model, Guard(model), parameters, step, optimizer, optimizer.prepared(cells))
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    if clip is None:
+        cells = [None if (g := placed.get(id(p))) is None else g.cells() for p in trained]
+        update = optimizer.prepared(cells)
+    else:
+        update = _clipped(optimizer, [(p, placed.get(id(p))) for p in trained], clip)
+    return UsualStep(model, Guard(model), parameters, step, optimizer, update)
+
+
+def _clipped(
+    optimizer: Optimizer,
+    gradients: Sequence[tuple[BFPParameter, PlacedGradient | None]],
+    clip: Callable[[], None],
+) -> Callable[[], None]:
+    """An optimizer's step by the gradients in their places, which are clipped before."""
+
+    def update() -> None:
+        for p, place in gradients:
+            p.grad = None if place is None else BFPTensor.of(place.value())
+        clip()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return update
 
 
 class _Computed(NamedTuple):
@@ -254,23 +317,29 @@ def _computed(
     weights: Sequence[Weight],
     bits: int,
     factor: float,
-    check: Callable[[int], None] = lambda classes: None,
 ) -> _Computed:
-    """One shard, by walks; running state has not moved.
-
-    factor: of the loss, in gradients. check: that all targets are among so many classes
-    """
+    """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
     with deferred_updates() as updates:
-        codes, exponent = k.quantize(images, bits)
-        output, kept = forward(graph, BFPValue(codes, exponent, bits), weights, True)
+        x: BFPValue | Tensor = images
+        if images.is_floating_point():
+            x = BFPValue(*k.quantize(images, bits), bits)
+        output, kept = forward(graph, x, weights, True)
     z, e_z = output.whole()
-    if z.dim() != 2 or len(z) != len(target):
-        raise NotRecordableError("the output is not a vector of classes for each sample")
-    check(z.shape[1])
-    entropy = k.cross_entropy(z, e_z, target, len(target))
-    gradients = backward(graph, kept, gradient_of(entropy.codes, -24, factor))
+    if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
+        raise NotRecordableError("the output is not a vector of classes for each target")
+    k.are_below(target, z.shape[-1])
+    rows = z.reshape(-1, z.shape[-1])
+    classes = target.flatten()
+    if is_weighed(target):
+        amounts = k.hits(classes, z.shape[-1], 1 << GRID)
+        entropy = k.weighed_entropy(rows, e_z, amounts)
+        grad = gradient_of(entropy.codes.view(z.shape), -GRID, factor, 1.0 / len(rows))
+    else:
+        entropy = k.cross_entropy(rows, e_z, classes, len(rows))
+        grad = gradient_of(entropy.codes.view(z.shape), CLASS_UNIT, factor)
+    gradients = backward(graph, kept, grad)
     return _Computed(entropy, e_z, gradients, updates)
 
 
@@ -298,7 +367,8 @@ def _prove(
     Raises NotRecordableError where a bit differs.
     """
     images, target = batch
-    others = (4 * images.flatten().roll(1).view(images.shape), target.roll(1))
+    by = 4 if images.is_floating_point() else 1
+    others = (by * images.flatten().roll(1).view(images.shape), target.roll(1))
     _compare(step, graph, batch, weights, bits)
     with moved(weights) as states:
         _compare(step, graph, others, states, bits)
@@ -310,8 +380,9 @@ def _compare(
     """One step beside one by walks; running state stays."""
     size, wanted = len(step.target), list[_Computed]()
     try:
-        for part in zip(batch[0].split(size), batch[1].split(size), strict=True):
-            wanted.append(_computed(graph, part, weights, bits, 1.0 / step.shards))
+        for shard, part in enumerate(zip(*(v.split(size) for v in batch), strict=True)):
+            own = _drawn(graph, PROVED, shard)
+            wanted.append(_computed(own, part, weights, bits, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     updates = [update for shard in wanted for update in shard.updates]
@@ -320,17 +391,20 @@ def _compare(
         _apply(updates)
         expected = [buffer.clone() for buffer in states]
     with _unchanged(updates):
-        loss = step(*batch)
+        loss = step(*batch, PROVED)
         same = all(map(torch.equal, states, expected))
-    if loss != _mean_loss(wanted, size) or not same:
+    if loss != _mean_loss(wanted, step.target) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
         if not is_same(None if place is None else place.value(), _joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 
-def _mean_loss(shards: Sequence[_Computed], size: int) -> float:
-    total = 0.0
-    for entropy, exponent, _, _ in shards:
-        total += entropy_value(entropy.logs, entropy.distances, exponent, size)
+def _mean_loss(shards: Sequence[_Computed], target: Tensor) -> float:
+    """The mean over shards, whose targets are like this one."""
+    (amount, unit), total = units_of(target), 0.0
+    for (_, logs, distances), exponent, _, _ in shards:
+        weights = torch.full_like(logs, amount)
+        units = softmax.loss_units(logs, weights, distances, exponent)
+        total += loss_value(units, unit, target.numel())
     return total / len(shards)

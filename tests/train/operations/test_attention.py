@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from bfp_arrays import array, same, tensor
+from samebits.numerics import philox
 from samebits.spec.training import attention as reference
 from samebits.spec.training import moves, pointwise
 from samebits.train.operations.addition import add
 from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import scale
-from samebits.train.operations.pointwise import dropout, dropout_factors
+from samebits.train.operations.pointwise import dropout
 from samebits.train.operations.softmax import mask, softmax
 
 KINDS = ["tensor", "row"]
@@ -154,6 +155,6 @@ def test_wide_multiples(factor, kind, realisation):
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_dropout(kind, realisation):
     x = tensor((2, 3, 4), kind, 32, 2)
-    factors, by = dropout_factors(x.codes, 0.4, (3, 1), (5, 0, 0), x.numel())
-    wanted = reference.dropout_wide(array(x), (factors.flatten().tolist(), by))
+    words = philox.words(x.numel(), (3, 1), 5).tolist()
+    wanted = reference.dropout_wide(array(x), pointwise.dropout_factors(0.4, words))
     same(dropout(x, 0.4, lambda: ((3, 1), (5, 0, 0))), wanted)

@@ -87,17 +87,31 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
 #define LOG2_E 1549082005 /* rne(log2(e) * 2**30) */
 #define HALF 31
 
-/* The sum of the rows' losses in units of 2**-24 (6.1), from what `samebits_entropy` gives, as
- * three numbers: of logarithms, and the halves of that of distances times log2(e), of which the
- * lower has 31 bits. d < 2**32, as classes have it, so that products fit 63 bits. OUT_OF_RANGE
- * where the logits' exponent is above 14: what is shifted to the left may not fit. */
+/* An amount at the class of every row, else 0 [n][classes]; a class of -1 is none. */
+void samebits_hits(const int64_t *target, int64_t n, int64_t classes, int64_t amount,
+                   int64_t *out) {
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t j = 0; j < classes; j++) *out++ = target[r] == j ? amount : 0;
+}
+
+/* The sum of the rows' losses (6.1), from what `samebits_entropy` gives, as three numbers: of
+ * logarithms, and the halves of that of distances times log2(e), of which the lower has 31 bits.
+ * d < 2**61. OUT_OF_RANGE where the logits' exponent is above 14, or a product that it shifts has
+ * more than 62 bits. */
 int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n, const int64_t *exponent,
                         int64_t *units) {
-    const int64_t by = 14 - *exponent;
+    const int64_t by = 14 - *exponent, low = ((int64_t)1 << 30) - 1;
     if (by < 0) return OUT_OF_RANGE;
     units[0] = units[1] = units[2] = 0;
     for (int64_t r = 0; r < n; r++) {
-        const int64_t own = (d[r] * LOG2_E) >> SAMEBITS_MIN(by, 63);
+        const int64_t above = (d[r] >> 30) * LOG2_E, below = (d[r] & low) * LOG2_E;
+        int64_t own;
+        if (by < 30) {
+            if (above >> (31 + by)) return OUT_OF_RANGE;
+            own = (above << (30 - by)) + (below >> by);
+        } else {
+            own = (above + (below >> 30)) >> SAMEBITS_MIN(by - 30, 63);
+        }
         units[0] += logs[r];
         units[1] += own >> HALF;
         units[2] += own & (((int64_t)1 << HALF) - 1);

@@ -6,6 +6,7 @@
 #ifndef SAMEBITS_MOMENT_H
 #define SAMEBITS_MOMENT_H
 
+#include "philox.h"
 #include "real.h"
 
 #define MOMENT_DROPPED 43 /* bits of a binary64's significand below a code's nine */
@@ -79,33 +80,17 @@ SAMEBITS_INLINE uint32_t halves(uint32_t word) {
 #endif
 }
 
-SAMEBITS_INLINE void draw_round(uint32_t *restrict a, uint32_t *restrict b, uint32_t *restrict c,
-                                uint32_t *restrict d, uint32_t k0, uint32_t k1, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t p = (uint64_t)a[i] * 0xD2511F53u, q = (uint64_t)c[i] * 0xCD9E8D57u;
-        uint32_t high = (uint32_t)(q >> 32) ^ b[i] ^ k0;
-        c[i] = (uint32_t)(p >> 32) ^ d[i] ^ k1;
-        a[i] = high;
-        b[i] = (uint32_t)q;
-        d[i] = (uint32_t)p;
-    }
-}
-
 /* Words 4 * first to 4 * (first + count) - 1 of a draw, round by round over all counters. */
 static void draw_words(const Draw *draw, int64_t first, int64_t count, uint32_t *restrict words) {
     uint32_t a[DRAW_BLOCK / 8 + 1], b[DRAW_BLOCK / 8 + 1], c[DRAW_BLOCK / 8 + 1],
-        d[DRAW_BLOCK / 8 + 1], k0 = draw->seed, k1 = draw->parameter;
+        d[DRAW_BLOCK / 8 + 1];
     for (int64_t i = 0; i < count; i++) {
         a[i] = (uint32_t)(first + i);
         b[i] = draw->step;
         c[i] = DRAW_THIRD;
         d[i] = 0;
     }
-    for (int r = 0; r < 10; r++) {
-        draw_round(a, b, c, d, k0, k1, count);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    philox(a, b, c, d, draw->seed, draw->parameter, count);
     for (int64_t i = 0; i < count; i++) {
         words[4 * i] = halves(a[i]);
         words[4 * i + 1] = halves(b[i]);

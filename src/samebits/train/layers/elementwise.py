@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from samebits.errors import UnsupportedError
+from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
@@ -147,7 +147,13 @@ class StochasticDepth(Dropout):
 
 
 def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
-    """Tell every dropout layer which step and shard comes next."""
+    """Tell every dropout layer which step and shard comes next.
+
+    Raises InputError for numbers of these outside [0, 2**32).
+    """
+    for what, number in (("step", step), ("shard", shard)):
+        if not 0 <= number < 1 << 32:
+            raise InputError(f"set_step: expected a {what} in [0, 2**32), found {number}")
     for module in model.modules():
         if isinstance(module, Dropout):
             module.seed, module.step, module.shard = seed, step, shard

@@ -19,7 +19,6 @@ from samebits.train.losses.reduction import (
     real,
     real_target,
     reported,
-    times,
 )
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
@@ -52,7 +51,7 @@ def _difference_loss(
 
 def _difference_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     codes, exponent, factor = call.saved
-    return gradient_of(*times(codes.long(), exponent, factor), float(grad))
+    return gradient_of(codes, exponent, float(grad), factor)
 
 
 DIFFERENCE_LOSS = TrainingOperation(

@@ -22,7 +22,6 @@ from samebits.train.losses.reduction import (
     real,
     real_target,
     reported,
-    times,
 )
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import largest_magnitude
@@ -43,18 +42,22 @@ def _class_entropy(
     """
     z, e_z = logits.resolved()
     found = kernels.of(z).cross_entropy(z, e_z, target, count or 1)
-    return reported(entropy_value(found.logs, found.distances, e_z, count)), (found.codes,)
+    total = softmax.loss_units(found.logs, None, found.distances, e_z)
+    return reported(loss_value(total, CLASS_UNIT, count)), (found.codes,)
 
 
-def entropy_value(
-    logs: Tensor, distances: Tensor, exponent: int | Tensor, count: int | None
-) -> float:
-    """The loss that a cross-entropy's numbers tell (6.1), of logits of an exponent.
+CLASS_UNIT, WEIGHED_UNIT = -24, -POINT - GRID  # of losses, and with weights of 1 and amounts
 
-    count: what divides; None: it is a sum
-    """
-    loss = LN_2 * real(softmax.loss_units(logs, None, distances, exponent), -24)
-    return loss if count is None else loss / float(count)
+
+def loss_value(units: int, unit: int, divisor: float | None) -> float:
+    """The loss of a sum over rows (6.1), in units of 2**unit; divisor: None for a sum."""
+    loss = LN_2 * real(units, unit)
+    return loss if divisor is None else loss / float(divisor)
+
+
+def is_weighed(target: Tensor) -> bool:
+    """Whether the mean over class indices, which all count, is one with amounts (6.2, 6.3)."""
+    return target.dim() > 1 or target.numel() >= MANY
 
 
 def _class_entropy_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
@@ -95,8 +98,8 @@ def _binary_entropy(
 
 def _weighed_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
     _, _, x, divisor = call.arguments
-    factor = None if divisor is None else 1.0 / divisor
-    return gradient_of(*times(call.saved[0].long(), x - GRID, factor), float(grad))
+    own = None if divisor is None else 1.0 / divisor
+    return gradient_of(call.saved[0], x - GRID, float(grad), own)
 
 
 WEIGHED_ENTROPY = TrainingOperation(
@@ -111,8 +114,7 @@ def _weighed(
     """Gradient codes of rows with amounts, and the loss."""
     codes, logs, distances = kernels.of(z).weighed_entropy(z, exponent, amounts)
     total = softmax.loss_units(logs, amounts.sum(1).cpu(), distances, exponent)
-    loss = LN_2 * real(total, x - POINT - GRID)
-    return codes, loss if divisor is None else loss / divisor
+    return codes, loss_value(total, x + WEIGHED_UNIT, divisor)
 
 
 def _class_rows(logits: BFPValue) -> tuple[Tensor, int | Tensor]:
@@ -165,9 +167,8 @@ def cross_entropy(
         return CROSS_ENTROPY(logits, target, count if mean else None)
     target = target.reshape(-1)
     counted = (target >= 0).view(-1, 1)
-    hit = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
-    hit.scatter_(1, target.clamp(min=0).view(-1, 1), 1)
-    amounts = torch.where(counted, _amounts(hit << POINT, w, label_smoothing), 0)
+    hits = kernels.of(target).hits(target, classes, 1 << POINT)
+    amounts = torch.where(counted, _amounts(hits, w, label_smoothing), 0)
     divisor, x = float(count), 0
     if w is not None:
         chosen, x = w[0][target[target >= 0]], w[1]

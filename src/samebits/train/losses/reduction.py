@@ -60,24 +60,18 @@ def real_target(what: str, target: Tensor, shape: torch.Size) -> Tensor:
     return target.dequantize() if isinstance(target, BFPTensor) else target
 
 
-def times(acc: Tensor, exponent: int, factor: float | None) -> tuple[Tensor, int]:
-    """acc * 2**exponent times a factor > 0, a 16-bit coefficient; None is left out."""
-    if factor is None:
-        return acc, exponent
-    m, x = formats.coefficient(factor)
-    return acc * m, exponent + x
+def gradient_of(acc: Tensor, exponent: int, factor: float, own: float | None = None) -> BFPValue:
+    """acc * 2**exponent times a loss's own factor > 0 and the incoming one, bfp32.
 
-
-def gradient_of(acc: Tensor, exponent: int, factor: float) -> BFPValue:
-    """acc * 2**exponent times the incoming factor (as a 16-bit coefficient), bfp32.
-
-    1 is left out. Raises RangeError for a factor that is not finite.
+    Both as 16-bit coefficients; an own one of None and an incoming one of 1 are left out. Raises
+    RangeError for a factor that is not finite.
     """
     if not math.isfinite(factor):
         raise RangeError(f"loss: expected a finite factor in backward(), found {factor}")
     m, x = (int(factor), 0) if factor in (0.0, 1.0) else formats.coefficient(abs(factor))
-    signed = -m if factor < 0 else m
-    return BFPValue(*kernels.of(acc).times(acc, signed, exponent + x, 32))
+    n, y = (1, 0) if own is None else formats.coefficient(own)
+    signed = -m * n if factor < 0 else m * n
+    return BFPValue(*kernels.of(acc).times(acc, signed, exponent + x + y, 32))
 
 
 def real(total: int, exponent: int) -> float:

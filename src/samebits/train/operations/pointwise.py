@@ -14,9 +14,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import Pair
-from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.numerics import philox
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import constants
@@ -121,44 +119,50 @@ def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
 # --- dropout and embedding ------------------------------------------------------------------
 
 Place = tuple[int, int, int]  # of a mask: step, shard, call
-Mask = Callable[[], tuple[Pair, Place]]  # the key (seed, site) and place of the mask that is next
+Drawn = tuple[Pair, Place]  # the key (seed, site) and place of a mask
+Mask = Callable[[], Drawn]  # gives those of the mask that is next
 
 
 def _dropout_codes(
     x: BFPValue, p: float, mask: Mask, count: int | None
-) -> tuple[BFPValue, tuple[tuple[Pair, Place]]]:
+) -> tuple[BFPValue, tuple[Drawn]]:
     """The mask is not stored: the counter-based generator gives it again in the gradient."""
-    codes, drawn = x.codes, mask()
-    factors, by = dropout_factors(codes, p, *drawn, count=count)
+    drawn = mask()
+    codes, m, exponent = _dropped(*x._read(), p, drawn, count)
+    if x.shifts is not None:
+        return narrowed(codes.long() * m, exponent, x.bits, x.shifts), (drawn,)
+    bits = 32 if x.is_wide else x.bits
+    part = kernels.of(codes).times(codes, m, exponent, bits)
     if x.is_wide:
-        return bfp32(codes.long() * factors, x.exponent + by, x.layer_bits), (drawn,)
-    return narrowed(codes.long() * factors, x.exponent + by, x.bits, x.shifts), (drawn,)
+        return BFPValue(*part, layer_bits=x.layer_bits), (drawn,)
+    return BFPValue(*part, bits), (drawn,)
 
 
 def _dropout_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
-    (g, e_g), (_, p, _, count), ((key, place),) = grad.resolved(), call.arguments, call.saved
-    factors, by = dropout_factors(g, p, key, place, count)
-    return bfp32(g.long() * factors, e_g + by)
+    (_, p, _, count), (drawn,) = call.arguments, call.saved
+    codes, m, exponent = _dropped(*grad.resolved(), p, drawn, count)
+    return BFPValue(*kernels.of(codes).times(codes, m, exponent, 32))
 
 
 DROPOUT = TrainingOperation("Dropout", _dropout_codes, _dropout_gradient, saves=True)
+MASK = 2  # the place of the mask among its arguments
 
 
-def dropout_factors(
-    like: Tensor, p: float, key: Pair, place: Place, count: int | None = None
-) -> Part:
-    """m where an element is kept, 0 where it is dropped, and the exponent x (training.md 5).
+def _dropped(
+    v: Tensor, exponent: Exponent, p: float, drawn: Drawn, count: int | None
+) -> tuple[Tensor, int, Exponent]:
+    """Codes of which some are 0, the factor of all, and the exponent beside it (training.md 5).
 
     count: of draws, as many as samples, each of which goes along with its draw, or 1 for all; None:
     one for each element
     """
-    draws = like.numel() if count is None else count
-    step, shard, call = place
-    words = philox.words(draws, key, step, shard, like.device, call)
+    k, draws = kernels.of(v), v.numel() if count is None else count
+    key, place = drawn
+    least = formats.round_real(Fraction(p) * (1 << 32))
+    kept = k.kept(draws, least, (*key, *place), v.device)
+    shape = v.shape if count is None else (count, *[1] * (v.dim() - 1))
     m, x = formats.coefficient(1.0 / (1.0 - p))
-    kept = words >= formats.round_real(Fraction(p) * (1 << 32))
-    shape = like.shape if count is None else (count, *[1] * (like.dim() - 1))
-    return kept.view(shape).long() * m, x
+    return k.where(kept.view(shape).expand(v.shape), v), m, exponent + x
 
 
 def dropout(x: BFPTensor, p: float, mask: Mask, count: int | None = None) -> BFPTensor:
@@ -177,7 +181,8 @@ def _embedding_rows(
     index: Tensor, weight: Weight, padding: int | None
 ) -> tuple[BFPValue, tuple[Tensor]]:
     """Rows of W; the gradient of a row is the sum over its uses."""
-    if index.numel() and not (int(index.min()) >= 0 and int(index.max()) < weight.shape[0]):
+    index = index.long()
+    if not kernels.of(index).are_below(index, weight.shape[0]):
         raise UnsupportedError(
             f"embedding: expected indices in [0, {weight.shape[0] - 1}], "
             f"found {int(index.min())} to {int(index.max())}"
@@ -197,7 +202,7 @@ def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPV
     acc = torch.zeros(weight.shape, dtype=torch.int64, device=g.device)
     acc.index_add_(0, index.flatten(), addends.reshape(-1, weight.shape[1]))
     if padding is not None:
-        acc[padding] = 0
+        acc[padding].zero_()
     return None, bfp32(acc, exponent)
 
 

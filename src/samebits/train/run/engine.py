@@ -197,7 +197,7 @@ class BfpEngine(Engine):
         """
         if self.recorder is None and self.forward is None:  # nobody hears or changes what it does
             usual = self._recorded.get(batch[0].shape)
-            if usual is not None and (found := usual(batch, lr)) is not None:
+            if usual is not None and (found := usual(batch, lr, step)) is not None:
                 return found
         self._start(lr)
         if self._exchange is not None:
@@ -209,7 +209,7 @@ class BfpEngine(Engine):
         else:
             for update in updates:
                 update.apply()
-        self._settings.clip(self.model, clip_grad_value_, clip_grad_norm_)
+        self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._record(batch)
@@ -220,9 +220,8 @@ class BfpEngine(Engine):
 
     def _record(self, batch: Batch) -> None:
         """Record a step on batches like this one, where it is a usual one and was not tried."""
-        clipped = self._settings.clip_norm is not None or self._settings.clip_value is not None
         if (
-            (self._exchange is not None or clipped)
+            self._exchange is not None
             or (self.recorder is not None or self.forward is not None)
             or (batch[0].shape in self._recorded or len(self._recorded) >= MOST_STEPS)
             or not is_plain(self._criterion)
@@ -230,8 +229,12 @@ class BfpEngine(Engine):
             return
         graph = self._graphed.known(self.real_input(self._parts(batch)[0][0]))
         if graph is not None:
-            made = usual_step(self.model, self.optimizer, graph, batch, self._shards)
+            clip = self._clip if self._settings.clips else None
+            made = usual_step(self.model, self.optimizer, graph, batch, self._shards, clip)
             self._recorded[batch[0].shape] = made
+
+    def _clip(self) -> None:
+        self._settings.clip(self.model, clip_grad_value_, clip_grad_norm_)
 
     def _outputs(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self._by_graph()(x)
@@ -284,6 +287,11 @@ class OptimizerSettings:
     rounding: str
     clip_norm: float | None = None
     clip_value: float | None = None
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped."""
+        return self.clip_norm is not None or self.clip_value is not None
 
     def clip(
         self, model: nn.Module, by_value: Callable[..., Any], by_norm: Callable[..., Any]
