@@ -136,8 +136,6 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "largest_of": lambda: (codes(I32, 3, 4),),
         "scale": lambda: (codes(I32, 3, 4), -3),
         "scale by rows": lambda: (codes(I32, 3, 4), BY_ROWS.clone()),
-        "largest_rows": lambda: (codes(I32, 3, 4), (3, 1)),
-        "row_ends": lambda: (codes(I32, 3, 4), BY_ROWS.clone(), (3, 1)),
         "scale_to": lambda: (codes(I64, 3, 4), -3, 16),
         "resolve": lambda: ([(codes(I32, 3, 4), 0), (codes(I16, 3, 4), -1)],),
         "requantize": lambda: (codes(I64, 3, 4, high=900), 900, -3, 8),
@@ -247,7 +245,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
     }.items()
 }
 SIZED_BY_THE_FIRST = {
-    *("largest_of", "scale", "scale by rows", "scale_to", "largest_rows", "row_ends", "with_bias"),
+    *("largest_of", "scale", "scale by rows", "scale_to", "with_bias"),
     *("channel_sum", "batch_norm", "batch_norm by running statistics", "vector_stats"),
     *("vector_norm alone", "requantize divided", "requantize_blocks", "times"),
     *("times of gradients", "side_by_side", "summed", "requantize_blocks of rows"),
@@ -361,7 +359,10 @@ KINDS = {
     "void": set(memory.INTEGERS),
 }  # fmt: skip
 
-NAMES = (*("Conv", "Pool", "Windows", "Addend", "Terms", "Draw", "Update", "AdamTerms", "Options"),)
+NAMES = (
+    *("Conv", "Pool", "Windows", "Rows", "Addend", "Terms", "Draw", "Update"),
+    *("AdamTerms", "Options"),
+)
 
 
 def fits(kind: str, value, given: dict[int, torch.dtype]) -> bool:
@@ -417,9 +418,11 @@ def declared(monkeypatch) -> Native:
     for room in (library, native_optimize):
         monkeypatch.setattr(room, "STRUCTS", structs)
     monkeypatch.setattr(native_update, "groups", native_optimize.groups.__wrapped__)
-    monkeypatch.setattr(library, "conv_struct", library.conv_struct.__wrapped__)
+    for cached in ("conv_struct", "rows_struct"):
+        monkeypatch.setattr(library, cached, getattr(library, cached).__wrapped__)
     for room in (native, native_vectors):
         monkeypatch.setattr(room, "conv_struct", library.conv_struct)
+        monkeypatch.setattr(room, "rows_struct", library.rows_struct)
     monkeypatch.setattr(native, "load", lambda arch: Library())
     rooms = (native_lstm, native_norm, native_optimize, native_parts, native_pools)
     rooms += (native_update, native_vectors)

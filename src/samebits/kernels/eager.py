@@ -76,14 +76,6 @@ class Eager(BatchNorms):
         inexact = (twice << (right - 1)) != v
         return quotient + (twice & (inexact | quotient) & 1)
 
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        return rows.largest(v, *sizes)
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        return rows.ends(v, exponent, size)
-
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 
@@ -117,7 +109,9 @@ class Eager(BatchNorms):
     ) -> Part:
         if isinstance(exponent, Tensor):
             size = rows.row_size(acc.shape)
-            codes, own = rows.requantize(acc, exponent, size, bits, divisor, k=self)
+            if divisor == 1:
+                return self.requantize_blocks(acc, exponent, 0, size, bits)
+            codes, own = rows.requantize(acc, exponent, size, bits, divisor)
             return codes.to(CODE_TYPE[bits]), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
@@ -130,8 +124,7 @@ class Eager(BatchNorms):
 
     def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
         if isinstance(exponent, Tensor):
-            codes, own = rows.shorten(acc, exponent, rows.row_size(acc.shape), self)
-            return codes.to(torch.int32), own
+            return self.shorten_blocks(acc, exponent, 0, rows.row_size(acc.shape))
         if largest == 0:
             return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
         shift = shorten_shift(largest)
@@ -143,7 +136,7 @@ class Eager(BatchNorms):
         if len(parts) == 1:
             return parts[0]
         if any(isinstance(e, Tensor) for _, e in parts):
-            codes, own = rows.resolve(parts, self)
+            codes, own = rows.resolve(parts)
             return codes.to(torch.int32), own
         pairs = [(codes, int(e)) for codes, e in parts]
         live = [part for part in pairs if self.largest_of(part[0])]

@@ -6,7 +6,6 @@ the few operands that C is not made for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from ctypes import byref
 from typing import Any
 
@@ -16,12 +15,11 @@ from torch import Tensor
 from samebits.kernels.geometry import ConvShape
 from samebits.kernels.library import (
     conv_struct,
-    grid_of,
     load,
+    rows_struct,
     table_pointers,
 )
 from samebits.kernels.memory import (
-    F64,
     GRADIENT,
     I8,
     I16,
@@ -39,7 +37,7 @@ from samebits.kernels.memory import (
     rows,
     unrows,
 )
-from samebits.kernels.native_parts import sums
+from samebits.kernels.native_parts import BITS_OF, in_order, sums
 from samebits.kernels.native_pools import NativePools
 from samebits.kernels.protocol import (
     BITS,
@@ -50,7 +48,7 @@ from samebits.kernels.protocol import (
     Sum,
     WholePart,
 )
-from samebits.kernels.rows import ABOVE, WHOLE, Exponent, are_powers
+from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, TABLES, Tables
 from samebits.spec import formats
 
@@ -71,10 +69,6 @@ class Native(NativePools):
             for t in SUMS
             for kind, name in _NAMES.items()
         }
-        self._scale_rows, self._max_rows, self._row_ends = (
-            {t: getattr(self._c, f"samebits_{what}_{_NAMES[t]}") for t in SUMS}
-            for what in ("scale_rows", "max_rows", "row_ends")
-        )
 
     # --- scaling and rounding ---------------------------------------------------------------
 
@@ -82,45 +76,16 @@ class Native(NativePools):
         """One exponent, or those of rows, channels or elements; of other shapes in torch."""
         if not isinstance(exponent, Tensor):
             return self._scaled(v, exponent, I64)
-        if v.dim() != exponent.dim():
-            return super().scale(v, exponent)
-        last = is_last(v)
-        grid = grid_of(v.shape, exponent.shape, last=last)
-        if grid is None:
-            return super().scale(v, exponent)
-        v, exponent = sums(v), _exponents(exponent, last)
-        out = torch.empty_like(v, dtype=I64)
-        operands = (pointer(v, n := v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
-        self._scale_rows[v.dtype](*operands, *grid, pointer(out, n, I64), _threads())
-        return out
-
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        shared = [all(size[axis] == 1 for size in sizes) for axis in range(v.dim())]
-        size = [1 if one else n for one, n in zip(shared, v.shape, strict=True)]
-        last = is_last(v)
-        grid = grid_of(v.shape, size, last=last)
-        if grid is None:
-            return super().largest_rows(v, *sizes)
         v = sums(v)
-        top = _places(v, size, last, 0)
-        place = pointer(v, v.numel(), *SUMS)
-        self._max_rows[v.dtype](place, *grid, pointer(top, top.numel(), I64), _threads())
-        return top
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        last = is_last(v)
-        grid = grid_of(v.shape, exponent.shape, size, last=last)
-        if grid is None or not v.numel() or not are_powers(exponent):
-            return super().row_ends(v, exponent, size)
-        v, exponent = sums(v), _exponents(exponent, last)
-        reals, low = _places(v, size, last, 0, F64), _places(v, size, last, ABOVE)
-        operands = (pointer(v, v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
-        places = (pointer(reals, n := reals.numel(), F64), pointer(low, n, I64))
-        if self._row_ends[v.dtype](*operands, *grid, *places, _threads()) > WHOLE:
-            return None
-        return reals, low
+        shape, last = tuple(v.shape), is_last(v)
+        s = rows_struct(shape, tuple(exponent.shape), (1,) * len(shape), last)
+        if s is None:
+            return super().scale(v, exponent)
+        exponent, out = in_order(exponent, last), torch.empty_like(v, dtype=I64)
+        of_v = (pointer(v, n := v.numel(), *SUMS), BITS_OF[v.dtype])
+        places = (pointer(exponent, exponent.numel(), I64), pointer(out, n, I64), _threads())
+        self._run(self._c.samebits_scale_rows, s, *of_v, *places)
+        return out
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
@@ -316,21 +281,6 @@ class Native(NativePools):
         operands = (pointer(data, size, U8), size, pointer(keys, HASH_BLOCK // 4, I32))
         self._c.samebits_block_sums(*operands, pointer(out, count, I64), _threads())
         return out
-
-
-def _exponents(exponent: Tensor, last: bool) -> Tensor:
-    """Exponents of rows as C reads them, in the memory order of what they belong to."""
-    exponent = integers(exponent, I64)
-    return nhwc(exponent) if last else exponent.contiguous()
-
-
-def _places(
-    v: Tensor, size: Sequence[int], last: bool, value: int, kind: torch.dtype = I64
-) -> Tensor:
-    """Numbers of the rows of v, in its memory order: channels last, or as it is."""
-    order = torch.channels_last if last else torch.contiguous_format
-    made = torch.empty(tuple(size), dtype=kind, memory_format=order, device=v.device)
-    return made.fill_(value)
 
 
 def _checked(largest: int) -> int:

@@ -29,6 +29,7 @@ from samebits.kernels.memory import (
     integers,
     is_last,
     like,
+    nhwc,
     pointer,
 )
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum, WholePart
@@ -238,3 +239,9 @@ def steps_of(a: Tensor, b: Tensor) -> list[int]:
 def sums(v: Tensor) -> Tensor:
     """v as dense int32 or int64, in its order if it is dense."""
     return dense(v if v.dtype is I64 else integers(v, I32))
+
+
+def in_order(exponent: Tensor, last: bool) -> Tensor:
+    """Exponents of rows as C reads them, in the memory order of what they belong to."""
+    exponent = integers(exponent, I64)
+    return nhwc(exponent) if last else exponent.contiguous()

@@ -196,19 +196,6 @@ class Kernels(Protocol):
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
 
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        """max|v| over the axes along which all shapes of `sizes` are 1, int64; |v| <= 2**62."""
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        """The largest |v| * 2**exponent of every row, binary64, and its lowest exponent.
-
-        size: the shape of both, 1 along the axes of a row. Exponents count where v is not 0; where
-        all is 0 it is `rows.ABOVE`. None where |v| leaves 2**53, or an exponent -900 to 900: then
-        binary64 does not hold what would be found.
-        """
-
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
 

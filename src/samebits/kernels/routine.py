@@ -192,8 +192,9 @@ class RoutineRecorder(Native):
 
     def sum(self, a: int, b: int, sign: int) -> RoutineNumber:
         """a + sign * b of exponents."""
-        out = self._out()
-        self._run(self._c.samebits_exponent_sum, self._at(a), self._at(b), sign, out)
+        out, places = self._out(), (self._at(a), self._at(b))
+        one = (1, _Words((1, 0, 0)))
+        self._run(self._c.samebits_exponent_sum, *places, sign, out, *one)
         return out[0]
 
     def _at(self, value: Exponent) -> Any:

@@ -9,11 +9,6 @@
 #include "parts.h"
 #include "real.h"
 
-/* a + sign * b, of exponents. */
-void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *sum) {
-    *sum = *a + sign * *b;
-}
-
 /* Codes of `bits` bits of `type` bits each, one after the other. */
 static int64_t largest_of(const void *v, int type, int64_t n, int threads) {
     if (type == 8) return samebits_max_i8(v, n, threads);
