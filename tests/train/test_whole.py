@@ -15,13 +15,14 @@ from samebits.errors import NonFiniteError, RangeError, UnsupportedError
 from samebits.kernels.routine import NotRecordableError
 from samebits.train import convert, cross_entropy, model_input
 from samebits.train.architectures import build, initialise
+from samebits.train.convert import is_by_rows
 from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
 from samebits.train.routines import state_of
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.value import same_parts
-from samebits.train.whole import record_step
+from samebits.train.whole import Taken, record_step
 
 NETS = {
     "lines": lambda: (nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 5)), (6,)),
@@ -53,7 +54,7 @@ def recorded(name, shards=1):
     graph = record(model, model_input(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
     weights = [p.value for p in graph.parameters]
-    step = record_step(graph, (images, target), weights, 8, shards)
+    step = record_step(graph, (images, target), weights, Taken(8, is_by_rows(model)), shards)
     assert all(torch.equal(v, before[name]) for name, v in model.named_buffers())
     return model, graph, step, shape
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samebits.kernels.eager import BIAS_BITS
 from samebits.kernels.geometry import ConvShape
 from samebits.kernels.library import (
     conv_struct,
@@ -145,16 +146,20 @@ class Native(NativePools):
         self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
     ) -> Part:
         """The sums stay in C, and with them the choice of their width."""
-        if isinstance(exponent, Tensor) or (s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS):
+        if s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS:
             return super().input_gradient(g16, w, s, exponent, bits)
         g, w = nhwc(g16), nhwc(w)
         of_x, of_w, of_y = s.counts
-        shape, own = (s.n, s.h, s.w, s.ci), self._out()
+        shape, highest = (s.n, s.h, s.w, s.ci), self._out()
         sums, dx = g.new_empty(shape, dtype=I64), g.new_empty(shape)
-        operands = (conv_struct(s), pointer(g, of_y, I16), pointer(w, of_w, I8))
-        places = (pointer(sums, of_x, I64), pointer(dx, of_x, I16), own, _threads())
-        self._run(self._c.samebits_input_gradient, *operands, self._at(exponent), bits, *places)
-        return nchw(dx), own[0]
+        # Pixels of one image may be the rows.
+        many = s.ow if isinstance(exponent, Tensor) and exponent.dim() < 4 else s.n
+        given, count, held = self._of_rows(exponent, many)
+        place, own = self._results(held)
+        operands = (conv_struct(s), pointer(g, of_y, I16), pointer(w, of_w, I8), given, count)
+        places = (pointer(sums, of_x, I64), pointer(dx, of_x, I16), place, highest, _threads())
+        self._run(self._c.samebits_input_gradient, *operands, bits, *places, found=highest)
+        return nchw(dx), own()
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """In 32-bit sums where the types and the number of positions keep them from leaving."""
@@ -179,9 +184,11 @@ class Native(NativePools):
         delayed: Tensor,
         e_b: int,
     ) -> tuple[Tensor, int, Exponent]:
-        """32-bit sums of one exponent in place; others in torch."""
-        if acc.dtype != I32 or isinstance(exponent, Tensor):
+        """32-bit sums in place; others in torch."""
+        if acc.dtype != I32:
             return super().with_bias(acc, largest, exponent, codes, delayed, e_b)
+        if isinstance(exponent, Tensor):
+            return self._with_bias_rows(acc, exponent, codes, delayed, e_b)
         sums = rows(acc)
         channels = codes.numel()
         top, common = self._out(), self._out()
@@ -194,14 +201,34 @@ class Native(NativePools):
         self._run(self._c.samebits_with_bias, *of_sums, *places, *state, *found)
         return unrows(sums), top[0], common[0]
 
-    def channel_sum(self, g: Tensor) -> Tensor:
+    def _with_bias_rows(
+        self, acc: Tensor, exponent: Tensor, codes: Tensor, delayed: Tensor, e_b: int
+    ) -> tuple[Tensor, int, Exponent]:
+        """Exponents [n, co, 1, ...], or of vectors [..., co]."""
+        sums, e = rows(acc), rows(exponent)
+        channels = codes.numel()
+        n = sums.numel() // channels
+        count = len(acc) if acc.dim() == 4 else n
+        values, own = sums.new_empty(channels), torch.empty_like(e)
+        state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
+        self._run(
+            *(self._c.samebits_with_bias_rows, pointer(sums, n * channels, I32), n, channels),
+            *(pointer(e, count * channels, I64), count, self._at(e_b), *state),
+            *(pointer(values, channels, I32), pointer(own, count * channels, I64), _threads()),
+        )
+        return unrows(sums), 0, unrows(own)
+
+    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
         g = rows(g)
         channels = g.shape[-1]
-        out = g.new_empty(channels, dtype=I64)
+        out, own, largest = g.new_empty(channels, dtype=I64), self._out(), self._out()
         n = g.numel() // channels
+        given, count, held = self._of_rows(exponent, g.shape[0])
+        bits = 0 if held is None else BIAS_BITS
         operands = (pointer(g, n * channels, *GRADIENT), BITS[g.dtype], n, channels)
-        self._run(self._c.samebits_channel_sum, *operands, pointer(out, channels, I64))
-        return out
+        places = (given, count, bits, pointer(out, channels, I64), own, largest)
+        self._run(self._c.samebits_channel_sum, *operands, *places)
+        return out, largest[0], own[0]
 
     # --- tables ------------------------------------------------------------------------------
 
@@ -239,19 +266,15 @@ class Native(NativePools):
     def cross_entropy(
         self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
     ) -> Entropy:
-        if isinstance(exponent, Tensor):
-            return super().cross_entropy(z, exponent, target, divisor)
         return self._entropy(z, exponent, target, divisor, None)
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
-        if isinstance(exponent, Tensor):
-            return super().weighed_entropy(z, exponent, amounts)
         return self._entropy(z, exponent, None, 1, amounts)
 
     def _entropy(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         target: Tensor | None,
         divisor: int,
         amounts: Tensor | None,
@@ -262,7 +285,8 @@ class Native(NativePools):
         chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
         scratch, logs, distances = (z.new_empty(size, dtype=I64) for size in (classes, n, n))
         found = Entropy(z.new_empty(z.shape), logs, distances)
-        of_z = (pointer(z, n * classes, I32), n, classes, self._at(exponent))
+        own, count, _held = self._of_rows(exponent, n)
+        of_z = (pointer(z, n * classes, I32), n, classes, own, count > 1)
         places = (
             pointer(given, n * classes, I64),
             *table_pointers(),

@@ -33,7 +33,7 @@ from samebits.kernels.memory import (
     pointer,
 )
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum, WholePart
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, row_size
 from samebits.spec import formats
 
 CELL = c_int64 * 1
@@ -60,6 +60,21 @@ class NativeParts(Eager):
     def _out(self) -> Any:
         """Where C writes a number, which is then its item 0."""
         return CELL()
+
+    def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
+        """Where C reads the exponents of n rows, or one; their number; and what holds them."""
+        if not isinstance(exponent, Tensor):
+            return self._at(exponent), 1, None
+        held = integers(exponent, I64).contiguous()
+        return pointer(held, n, I64), n, held
+
+    def _results(self, like: Tensor | None) -> tuple[Any, Callable[[], Exponent]]:
+        """Where C writes exponents of rows, as many as these, or one; and what gives them."""
+        if like is None:
+            one = self._out()
+            return one, lambda: one[0]
+        own = torch.empty_like(like)
+        return pointer(own, own.numel(), I64), lambda: own
 
     def _address(self, address: int | None) -> Any:
         """An address, for `_words`."""
@@ -95,15 +110,21 @@ class NativeParts(Eager):
         self._run(self._c.samebits_largest, *of_v, largest, _threads())
         return largest[0]
 
-    def quantize(self, x: Tensor, bits: int) -> WholePart:
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
         """Numbers of 32 bits as codes of at most 8."""
-        if x.dtype is not F32 or bits > 8:
-            return super().quantize(x, bits)
-        x, n = dense(x), x.numel()
-        codes, own = torch.empty_like(x, dtype=I8), self._out()
-        places = (pointer(x, n, F32), n, bits, pointer(codes, n, I8), own)
+        if x.dtype is not F32 or bits > 8 or (by_rows and not x.numel()):
+            return super().quantize(x, bits, by_rows)
+        x, found = dense(x), self._out()
+        own: Any = self._out()
+        count, n = 1, x.numel()
+        if by_rows:
+            exponent = x.new_empty(row_size(x.shape), dtype=I64)
+            count = exponent.numel()
+            own = pointer(exponent, count, I64)
+        codes = torch.empty_like(x, dtype=I8)
+        places = (pointer(x, n, F32), count, n // count, bits, pointer(codes, n, I8), own, found)
         self._run(self._c.samebits_quantize, *places)
-        return codes, own[0]
+        return codes, exponent if by_rows else own[0]
 
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1

@@ -112,13 +112,13 @@ class NativeVectors(NativeUpdate):
     def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
         z = integers(z, I32).contiguous()
         n, c = z.shape
-        own, several, _held = self._of_rows(exponent, n)
+        own, _, _held = self._of_rows(exponent, n)
         allowed = None if allowed is None else allowed.contiguous()
         y, narrow = torch.empty_like(z), torch.empty_like(z, dtype=I8)
         e_narrow = z.new_empty((n, 1), dtype=I64)
         self._run(
             self._c.samebits_softmax,
-            *(pointer(z, n * c, I32), n, c, own, several),
+            *(pointer(z, n * c, I32), n, c, own, isinstance(exponent, Tensor)),
             *(pointer(allowed, n * c, BOOL), *table_pointers()),
             *(pointer(y, n * c, I32), pointer(narrow, n * c, I8), pointer(e_narrow, n, I64)),
             _threads(),
@@ -128,22 +128,15 @@ class NativeVectors(NativeUpdate):
     def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
         g16, y, e_y = g16.contiguous(), y.contiguous(), e_y.contiguous()
         n, c = y.shape
-        own, several, _held = self._of_rows(e_g, n)
+        own, _, _held = self._of_rows(e_g, n)
         out, e_out = y.new_empty(y.shape, dtype=I32), y.new_empty((n, 1), dtype=I64)
         self._run(
             self._c.samebits_softmax_grad,
-            *(pointer(g16, n * c, I16), own, several),
+            *(pointer(g16, n * c, I16), own, isinstance(e_g, Tensor)),
             *(pointer(y, n * c, I8), pointer(e_y, n, I64), n, c),
             *(pointer(out, n * c, I32), pointer(e_out, n, I64), self._out(), _threads()),
         )
         return out, e_out
-
-    def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
-        """Exponents [n, 1] as C reads them, or the one; whether there are several; and they."""
-        if not isinstance(exponent, Tensor):
-            return self._at(exponent), 0, None
-        own = integers(exponent, I64).expand(n, 1).contiguous()
-        return pointer(own, n, I64), 1, own
 
     # --- exponents of vectors ---------------------------------------------------------------
 

@@ -202,7 +202,7 @@ class BatchNorms(Vectors):
             buffer.copy_(torch.from_numpy(moved_statistics(buffer, value, by)))
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        return torch.stack([self.channel_sum(g), self.channel_sum(g.long() * z.long())]).cpu()
+        return torch.stack([channel_sums(g), channel_sums(g.long() * z.long())]).cpu()
 
     def _channel_stats(self, z: Tensor) -> Tensor:
         """int64 [4, channels] on the CPU: sum, sum of squares, smallest and largest code of z."""
@@ -218,6 +218,11 @@ class BatchNorms(Vectors):
         """a * g + b * z + c in int64; abc int64 [3, channels]."""
         a, b, c = (per_channel(v, g) for v in abc)
         return a * g.long() + b * z.long() + c
+
+
+def channel_sums(v: Tensor) -> Tensor:
+    """The sums over all axes but the second, int64."""
+    return v.long().sum(dim=[axis for axis in range(v.dim()) if axis != 1])
 
 
 def per_channel(v: Tensor, like: Tensor) -> Tensor:

@@ -187,8 +187,10 @@ class Kernels(Protocol):
     def largest_of(self, v: Tensor) -> int:
         """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""
 
-    def quantize(self, x: Tensor, bits: int) -> WholePart:
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
         """Real numbers as codes with the smallest exponent in [-128, 127], one rounding (1.1, 5).
+
+        by_rows: each row of an activation has its own (12.2).
 
         Raises RangeError for numbers that are not finite, or ask for a larger exponent.
         """
@@ -253,7 +255,10 @@ class Kernels(Protocol):
     def input_gradient(
         self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
     ) -> Part:
-        """`conv_input_grad` at an exponent as codes of `bits` bits in int16, requantized (1.1)."""
+        """`conv_input_grad` at an exponent as codes of `bits` bits in int16, requantized (1.1).
+
+        By rows: exponents of samples, or where the pixels of one image are the rows, theirs [n, 1].
+        """
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """The weight gradient's sums [co, ci/groups, kh, kw] of g [n, co, oh, ow], 16 or 32 bits.
@@ -280,8 +285,12 @@ class Kernels(Protocol):
         is all zeros changes nothing. int32 `acc` may be written in place.
         """
 
-    def channel_sum(self, g: Tensor) -> Tensor:
-        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits."""
+    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
+        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits.
+
+        Its largest magnitude, and its exponent: where samples have their own it is that of `gather`
+        with 55 bits (12.1).
+        """
 
     # --- batch normalisation (5 and 7) ------------------------------------------------------
 

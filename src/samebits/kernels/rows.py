@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from samebits.errors import RangeError
 from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN
@@ -283,14 +284,35 @@ def moved(
 ) -> tuple[Tensor, Tensor]:
     """Codes in other places with their exponents, aligned where rows of several exponents meet."""
     after = move(codes)
-    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
-    own = move(exponent.to(torch.int32).expand(codes.shape))
     size = row_size(after.shape)
     axes = [axis for axis in range(after.dim()) if size[axis] == 1]
+    if exponent.shape == row_size(codes.shape) and _keeps_rows(codes, exponent, size, move):
+        own = move(exponent.long().expand(codes.shape))
+        return after, own[tuple(slice(0, n) for n in size)].contiguous()
+    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
+    own = move(exponent.to(torch.int32).expand(codes.shape))
     low, high = torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
     if torch.equal(low, high):
         return after, high.long().view(size)
     return aligned(after, own.long(), size)
+
+
+def _keeps_rows(
+    codes: Tensor,
+    exponent: Tensor,
+    size: Sequence[int],
+    move: Callable[[Tensor], Tensor],
+) -> bool:
+    """Whether each row after a move has elements of one row alone, whatever the exponents are."""
+    if not codes.numel():
+        return False
+    with _disable_current_modes():  # it follows from shapes: no routine repeats it
+        count = torch.arange(1, exponent.numel() + 1, dtype=torch.int32, device=codes.device)
+        own = move(count.view(exponent.shape).expand(codes.shape))  # 0 where a move adds elements
+        first = own[tuple(slice(0, n) for n in size)]
+        return (
+            own.numel() > 0 and bool((first > 0).all()) and torch.equal(own, first.expand_as(own))
+        )
 
 
 def moved_shifts(

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of, addresses
-from samebits.kernels.protocol import Entropy
+from samebits.kernels.protocol import Entropy, Kernels
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
 from samebits.spec.training.loss import LN_2
+from samebits.train.convert import is_by_rows
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
 from samebits.train.losses.entropy import entropy_value
@@ -113,9 +114,9 @@ class WholeStep:
 
 
 def record_step(
-    graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int, shards: int = 1
+    graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken, shards: int = 1
 ) -> WholeStep:
-    """The routine of a step on batches like this one, proved; bits: of the input's codes.
+    """The routine of a step on batches like this one, proved; taken: how the input is.
 
     Raises NotRecordableError where there can be none.
     """
@@ -126,10 +127,10 @@ def record_step(
     check_values(*weights)
     recorder, size = kernels.recorder(), len(target) // shards
     own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]
-    states = [as_recorded(weight, recorder) for weight in weights]
     with kernels.recording(recorder, SHARD):
+        states = [as_recorded(weight, recorder) for weight in weights]
         check = functools.partial(recorder.are_classes, own[1])
-        found = _computed(graph, (own[0], own[1]), states, bits, 1.0 / shards, check)
+        found = _computed(graph, (own[0], own[1]), states, taken, 1.0 / shards, check)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -153,7 +154,7 @@ def record_step(
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
         *(shards, images.shape),
     )
-    _prove(step, graph, batch, weights, bits)
+    _prove(step, graph, batch, weights, taken)
     return step
 
 
@@ -227,9 +228,10 @@ def usual_step(
     model: nn.Module, optimizer: Optimizer, graph: RecordedGraph, batch: Batch, shards: int
 ) -> UsualStep | None:
     """The recorded step of a model in training for batches like this one; None: there is none."""
-    parameters, bits = graph.graph.parameters, getattr(model, "input_bits", 8)
+    parameters = graph.graph.parameters
+    taken = Taken(getattr(model, "input_bits", 8), is_by_rows(model))
     try:
-        step = record_step(graph.graph, batch, [p.value for p in parameters], bits, shards)
+        step = record_step(graph.graph, batch, [p.value for p in parameters], taken, shards)
     except NotRecordableError:
         return None
     graph.forget("whole steps are recorded")
@@ -237,6 +239,17 @@ def usual_step(
     trained = (p for group in optimizer.param_groups for p in group["params"])
     cells = [None if (g := placed.get(id(p))) is None else g.cells() for p in trained]
     return UsualStep(model, Guard(model), parameters, step, optimizer, optimizer.prepared(cells))
+
+
+class Taken(NamedTuple):
+    """How a model takes its input: codes of some bits, at one exponent or by rows."""
+
+    bits: int
+    by_rows: bool
+
+    def __call__(self, k: Kernels, images: Tensor) -> BFPValue:
+        """Real images as the model's input."""
+        return BFPValue(*k.quantize(images, *self), self.bits)
 
 
 class _Computed(NamedTuple):
@@ -252,7 +265,7 @@ def _computed(
     graph: TrainingGraph,
     batch: Batch,
     weights: Sequence[Weight],
-    bits: int,
+    taken: Taken,
     factor: float,
     check: Callable[[int], None] = lambda classes: None,
 ) -> _Computed:
@@ -263,9 +276,8 @@ def _computed(
     images, target = batch
     k = kernels.of(images)
     with deferred_updates() as updates:
-        codes, exponent = k.quantize(images, bits)
-        output, kept = forward(graph, BFPValue(codes, exponent, bits), weights, True)
-    z, e_z = output.whole()
+        output, kept = forward(graph, taken(k, images), weights, True)
+    z, e_z = output.resolved()
     if z.dim() != 2 or len(z) != len(target):
         raise NotRecordableError("the output is not a vector of classes for each sample")
     check(z.shape[1])
@@ -291,7 +303,7 @@ def _unchanged(updates: Sequence[ShardUpdate]) -> Iterator[None]:
 
 
 def _prove(
-    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken
 ) -> None:
     """Make a step beside one by walks, on this batch and on another, with other exponents.
 
@@ -299,19 +311,19 @@ def _prove(
     """
     images, target = batch
     others = (4 * images.flatten().roll(1).view(images.shape), target.roll(1))
-    _compare(step, graph, batch, weights, bits)
+    _compare(step, graph, batch, weights, taken)
     with moved(weights) as states:
-        _compare(step, graph, others, states, bits)
+        _compare(step, graph, others, states, taken)
 
 
 def _compare(
-    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken
 ) -> None:
     """One step beside one by walks; running state stays."""
     size, wanted = len(step.target), list[_Computed]()
     try:
         for part in zip(batch[0].split(size), batch[1].split(size), strict=True):
-            wanted.append(_computed(graph, part, weights, bits, 1.0 / step.shards))
+            wanted.append(_computed(graph, part, weights, taken, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     updates = [update for shard in wanted for update in shard.updates]

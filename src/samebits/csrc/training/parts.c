@@ -8,6 +8,7 @@
 #include "parallel.h"
 #include "parts.h"
 #include "real.h"
+#include "rows.h"
 
 /* Codes of `bits` bits of `type` bits each, one after the other. */
 static int64_t largest_of(const void *v, int type, int64_t n, int threads) {
@@ -188,9 +189,8 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
     return FINE;
 }
 
-/* Real numbers as codes of `bits` bits, 4 to 8, with the smallest exponent that holds the
- * largest (1.1 and 5): one rounding. NOT_FINITE: the bits of such a number stand in `own`. */
-int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
+/* A row of real numbers as codes of `bits` bits. */
+static int quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
     float top = 0;
     for (int64_t i = 0; i < n; i++) {
         float size = v[i] < 0 ? -v[i] : v[i];
@@ -209,6 +209,19 @@ int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_
     /* The factor is a power of two that binary64 has: every product is exact. */
     double factor = power_of_two(-*own);
     for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest((double)v[i] * factor);
+    return FINE;
+}
+
+/* Rows of n real numbers each as codes of `bits` bits, 4 to 8, each row with the smallest exponent
+ * that holds its largest (1.1, 5 and 12.2): one rounding. found: an exponent above 127, or with
+ * NOT_FINITE the bits of such a number. */
+int samebits_quantize(const float *v, int64_t rows, int64_t n, int bits, int8_t *codes,
+                      int64_t *own, int64_t *found) {
+    for (int64_t r = 0; r < rows; r++) {
+        int status = quantize(v + r * n, n, bits, codes + r * n, own + r);
+        *found = own[r];
+        if (status != FINE) return status;
+    }
     return FINE;
 }
 
@@ -262,11 +275,12 @@ int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
     return *largest < 0 ? NO_MEMORY : FINE;
 }
 
-/* The input gradient of a 16-bit gradient g as codes of `bits` bits in int16. sums: room for them,
- * 8 bytes each; they have 32 bits where weights and gradient tell that none can leave those. */
+/* The input gradient of a 16-bit gradient g as codes of `bits` bits in int16, in `rows` rows, each
+ * with an exponent of sums and one of codes. sums: room for them, 8 bytes each; they have 32 bits
+ * where weights and gradient tell that none can leave those. */
 int samebits_input_gradient(const Conv *s, const int16_t *g, const int8_t *w,
-                            const int64_t *exponent, int bits, void *sums, int16_t *codes,
-                            int64_t *own, int threads) {
+                            const int64_t *exponents, int64_t rows, int bits, void *sums,
+                            int16_t *codes, int64_t *own, int64_t *highest, int threads) {
     int64_t n = s->n * s->h * s->w * s->ci, columns = s->ci / s->groups, largest;
     int64_t of_w = s->co * columns * s->kh * s->kw, of_g = s->n * s->oh * s->ow * s->co;
     int wide = 0;
@@ -282,8 +296,17 @@ int samebits_input_gradient(const Conv *s, const int16_t *g, const int8_t *w,
         largest = samebits_conv_input_grad(s, g, w, sums, wide, threads);
     }
     if (largest < 0) return NO_MEMORY;
-    return samebits_requantize(sums, wide ? 64 : 32, n, &largest, exponent, bits, codes, 16, own,
-                               threads);
+    int type = wide ? 64 : 32;
+    if (rows > 1) {
+        const Rows each = {.a = rows, .b = 1, .c = n / rows, .step_a = 1, .row_a = 1};
+        const int64_t none = 0;
+        return samebits_requantize_rows(&each, sums, type, exponents, &none, bits, LIMITED, codes,
+                                        16, own, highest, threads);
+    }
+    int status = samebits_requantize(sums, type, n, &largest, exponents, bits, codes, 16, own,
+                                     threads);
+    *highest = *own;
+    return status;
 }
 
 /* The weight gradient's sums of g (`type` bits, 16 or 32), of 32 bits or, wide, of 64. */

@@ -87,17 +87,6 @@ void samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, const int64_t *la
     *top = found;
 }
 
-/* sum over rows of g, per channel (bias gradient, 7). */
-void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
-                          int64_t *restrict sum) {
-    memset(sum, 0, (size_t)c * 8);
-    for (int64_t r = 0; r < rows; r++)
-        if (width == 16)
-            for (int64_t k = 0; k < c; k++) sum[k] += ((const int16_t *)g)[r * c + k];
-        else
-            for (int64_t k = 0; k < c; k++) sum[k] += ((const int32_t *)g)[r * c + k];
-}
-
 /* Largest sum of |w| over `outer` rows that meets one of c columns, over all groups: w is
  * [groups][outer][c]. Times max|g| it bounds every element of an input gradient. */
 int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, int64_t c) {

@@ -36,7 +36,7 @@ void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int
 /* --- scaling --------------------------------------------------------------------------------- */
 
 /* rne(v * 2**by) without a branch, so that loops over exponents by element vectorise; left shifts
- * fit, or v is 0. In 32 bits: right shifts by 24 bits at most. */
+ * fit, or v is 0. In 32 bits: |v| < 2**30, or right shifts are by 24 bits at most. */
 #define SCALE_EACH(bits, most, least)                                                          \
     SAMEBITS_INLINE int##bits##_t scale_each##bits(int##bits##_t v, int##bits##_t by) {        \
         int##bits##_t left = SAMEBITS_MIN(SAMEBITS_MAX(by, 0), most);                          \
@@ -45,7 +45,7 @@ void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int
         int##bits##_t u = (int##bits##_t)((uint##bits##_t)v << left);                          \
         return SAMEBITS_NEAREST(samebits_floor##bits, u, (int32_t)right, below, odd);          \
     }
-SCALE_EACH(32, 31, 24)
+SCALE_EACH(32, 31, 31)
 SCALE_EACH(64, 62, 63)
 
 /* Codes of integers at one exponent (`scaled`), and at exponents by element (`each`), in integers
@@ -313,4 +313,101 @@ int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64
     if (status != FINE) return status;
     if (kind == LIMITED && *highest > EXPONENT_MAX) return OUT_OF_RANGE;
     return scale_all(s, v, type, exponents, *beside, own, codes, to, threads);
+}
+
+/* --- biases ---------------------------------------------------------------------------------- */
+
+/* The bias at the common exponents of a row of sums, and the shifts of these. */
+static void bias_at(const int32_t *value, int64_t e_b, const int64_t *e, const int64_t *own,
+                    int64_t c, int32_t *by, int32_t *bias) {
+    for (int64_t k = 0; k < c; k++) {
+        by[k] = (int32_t)SAMEBITS_MAX(e[k] - own[k], -31);
+        bias[k] = (int32_t)scale_each64(value[k], e_b - own[k]);
+    }
+}
+
+static void add_biases(int32_t *restrict acc, int64_t rows, int64_t c, const int32_t *restrict by,
+                       const int32_t *restrict bias) {
+    for (int64_t r = 0; r < rows; r++, acc += c)
+        for (int64_t k = 0; k < c; k++) acc[k] = scale_each32(acc[k], by[k]) + bias[k];
+}
+
+/* Adds the bias J = W * 2**15 - A (exponent *e_b) to sums [rows][c] below 2**30, in place, each at
+ * the exponent that leaves the bias 30 bits (5): own. exponents [count][c]: of as many rows each. A
+ * bias that is all zeros changes nothing. value: room for c numbers. */
+int samebits_with_bias_rows(int32_t *acc, int64_t rows, int64_t c, const int64_t *exponents,
+                            int64_t count, const int64_t *e_b, const int8_t *w, const int16_t *a,
+                            int32_t *value, int64_t *own, int threads) {
+    int64_t most = 0, each = rows / count;
+    int failed = 0;
+    for (int64_t k = 0; k < c; k++) {
+        value[k] = w[k] * 32768 - a[k];
+        int64_t size = samebits_magnitude64(value[k]);
+        most = SAMEBITS_MAX(most, size);
+    }
+    int64_t least = most ? *e_b + bit_length(most) - 30 : INT64_MIN;
+    for (int64_t i = 0; i < count * c; i++) own[i] = SAMEBITS_MAX(exponents[i], least);
+    if (!most) return FINE;
+#pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
+    {
+        int32_t *by = malloc((size_t)(2 * c) * sizeof *by), *bias = by + c;
+        SHARE(count)
+        failed = !by;
+        for (int64_t i = lo; by && i < lo + len; i++) {
+            bias_at(value, *e_b, exponents + i * c, own + i * c, c, by, bias);
+            add_biases(acc + i * each * c, each, c, by, bias);
+        }
+        free(by);
+    }
+    return failed ? NO_MEMORY : FINE;
+}
+
+/* --- sums over rows (12.1) ------------------------------------------------------------------- */
+
+#define ADD_ROWS(type)                                                                         \
+    static void add_rows##type(const int##type##_t *restrict g, int64_t rows, int64_t c,       \
+                               int64_t *restrict sum) {                                        \
+        for (int64_t r = 0; r < rows; r++, g += c)                                             \
+            for (int64_t k = 0; k < c; k++) sum[k] += g[k];                                    \
+    }
+ADD_ROWS(16)
+ADD_ROWS(32)
+
+/* Sums over samples [count][c], each with the exponent of its sample, at one exponent: the largest
+ * of those that are not all zero leaves 62 bits where sums have `bits`. */
+static void gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
+                   int64_t bits, int64_t *out, int64_t *own) {
+    int64_t top = INT64_MIN;
+    for (int64_t i = 0; i < count; i++)
+        if (exponents[i] > top && top64(sums + i * c, c)) top = exponents[i];
+    memset(out, 0, (size_t)c * sizeof *out);
+    *own = top == INT64_MIN ? EXPONENT_MIN : top + bits - 62;
+    for (int64_t i = 0; top != INT64_MIN && i < count; i++) {
+        int64_t by = exponents[i] - *own;
+        Shift s = shift_by(SAMEBITS_MIN(by, 62 - bits));
+        for (int64_t k = 0; k < c; k++) out[k] += scale64(sums[i * c + k], s);
+    }
+}
+
+/* The sum of every channel of g [rows][c] (the gradient of a bias, 7), its exponent, and the
+ * largest magnitude. exponents [count]: of as many rows each; where `bits` is 0, one for all. */
+int samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
+                         const int64_t *exponents, int64_t count, int64_t bits, int64_t *out,
+                         int64_t *own, int64_t *largest) {
+    int64_t *sums = calloc((size_t)(count * c), sizeof *sums), each = rows / count;
+    if (!sums) return NO_MEMORY;
+    for (int64_t i = 0; i < count; i++)
+        if (width == 16)
+            add_rows16((const int16_t *)g + i * each * c, each, c, sums + i * c);
+        else
+            add_rows32((const int32_t *)g + i * each * c, each, c, sums + i * c);
+    if (bits) {
+        gather(sums, count, c, exponents, bits, out, own);
+    } else {
+        memcpy(out, sums, (size_t)c * sizeof *out);
+        *own = *exponents;
+    }
+    *largest = top64(out, c);
+    free(sums);
+    return FINE;
 }

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, rows
+from samebits.kernels import ConvShape
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.train.value import BFPValue, Weight, as_gradient, bfp32, gradient_in, requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
 
 
 def check_kind(x: BFPValue, weight: Weight) -> None:
@@ -94,10 +94,9 @@ def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> 
 
 def bias_gradient(g: Tensor, e_g: Exponent) -> BFPValue:
     """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
-    if isinstance(e_g, int):
-        image = g if g.dim() == 4 else g.reshape(-1, g.shape[-1])
-        return bfp32(kernels.of(g).channel_sum(image), e_g)
-    if g.dim() == 4:
-        return bfp32(*rows.gathered(g.long().sum((2, 3)), e_g.flatten(1), 55))
-    own = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
-    return bfp32(*rows.gathered(g.reshape(-1, g.shape[-1]), own, 55))
+    if g.dim() != 4:
+        if isinstance(e_g, Tensor):
+            e_g = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
+        g = g.reshape(-1, g.shape[-1])
+    k = kernels.of(g)
+    return BFPValue(*k.shorten(*k.channel_sum(g, e_g)))
