@@ -95,7 +95,8 @@ def native():
         pytest.skip("no native kernels")
 
 
-BY_ROWS = ("mlp", "lines", "no bias")  # networks whose exponents may be those of rows
+BY_ROWS = ("mlp", "lines", "no bias", "images", "clipped means", "cnn", "resnet8", "mobilenetv2")
+# networks whose exponents may be those of rows
 
 
 def graph_of(name, samples=4, exponents="tensor"):

@@ -45,11 +45,11 @@ def drawn(shape, seed, samples=6):
     return images, torch.randint(0, 5, (samples,), generator=generator)
 
 
-def recorded(name, shards=1):
+def recorded(name, shards=1, exponents="tensor"):
     """A model, the graph of a shard, the whole step, and the shape of a sample."""
     model, shape = NETS[name]()
     initialise(model, 1)
-    model = convert(model).train()
+    model = convert(model, exponents).train()
     images, target = drawn(shape, 0)
     graph = record(model, model_input(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
@@ -59,10 +59,11 @@ def recorded(name, shards=1):
     return model, graph, step, shape
 
 
+@pytest.mark.parametrize("exponents", ["tensor", "row"])
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.parametrize("name", NETS)
-def test_a_whole_step_has_the_bits_of_its_parts(name, shards):
-    model, graph, step, shape = recorded(name, shards)
+def test_a_whole_step_has_the_bits_of_its_parts(name, shards, exponents):
+    model, graph, step, shape = recorded(name, shards, exponents)
     for seed in range(8):
         images, target = drawn(shape, seed)
         state = {name: v.clone() for name, v in model.named_buffers()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from types import SimpleNamespace
@@ -60,6 +61,15 @@ class NativeParts(Eager):
     def _out(self) -> Any:
         """Where C writes a number, which is then its item 0."""
         return CELL()
+
+    def _rows(self, v: Tensor, *exponents: Exponent) -> int | None:
+        """How many rows exponents tell v to have, 1 if they are numbers; None if they are others
+        than those of rows."""
+        size = row_size(v.shape)
+        given = [e for e in exponents if isinstance(e, Tensor)]
+        if not all(e.shape == size for e in given) or not v.numel():
+            return None if given else 1
+        return math.prod(size) if given else 1
 
     def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
         """Where C reads the exponents of n rows, or one; their number; and what holds them."""
@@ -154,26 +164,24 @@ class NativeParts(Eager):
 
     def resolve(self, parts: list[Part]) -> Part:
         """Which parts are zeros alone, and do not count, is found in C."""
-        if len(parts) == 1 or any(isinstance(e, Tensor) or c.dtype is I8 for c, e in parts):
+        exponents = [exponent for _, exponent in parts]
+        many = self._rows(parts[0][0], *exponents)
+        if len(parts) == 1 or many is None or any(codes.dtype is I8 for codes, _ in parts):
             return super().resolve(parts)
         order = dense(parts[0][0])
-        n, own = order.numel(), self._out()
-        sides = [(like(codes, order), exponent) for codes, exponent in parts]
-        words = self._words(
-            [
-                word
-                for codes, exponent in sides
-                for word in (
-                    self._address(pointer(codes, n, *GRADIENT)),
-                    BITS[codes.dtype],
-                    self._at(exponent),
-                )
-            ]
-        )
+        n, words, sides = order.numel(), list[Any](), list[Any]()
+        for codes, exponent in parts:
+            codes = like(codes, order)
+            given, _, held = self._of_rows(exponent, many)
+            given = given if held is None else self._address(given)
+            of_codes = (self._address(pointer(codes, n, *GRADIENT)), BITS[codes.dtype])
+            words += (*of_codes, given, held is not None)
+            sides += (codes, held)
         out = torch.empty_like(order, dtype=I32)
-        places = (words, len(sides), n, pointer(out, n, I32), own, _threads())
-        self._run(self._c.samebits_resolve, *places)
-        return out, own[0]
+        place, own = self._results(next((held for held in sides[1::2] if held is not None), None))
+        places = (self._words(words), len(parts), many, n // many, pointer(out, n, I32), place)
+        self._run(self._c.samebits_resolve, *places, _threads())
+        return out, own()
 
     def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
         """Which parts are zeros alone, and do not count, is found in C."""

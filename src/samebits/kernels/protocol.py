@@ -294,37 +294,38 @@ class Kernels(Protocol):
 
     # --- batch normalisation (5 and 7) ------------------------------------------------------
 
-    # For each channel over n codes z, of one exponent, float64 [3, channels] on the CPU: the centre
-    # (a real number), the inverse of the standard deviation, and `a`, which is gamma times it.
+    # For each channel over n codes z float64 [3, channels] on the CPU: the centre (a real number),
+    # the inverse of the standard deviation, and `a`, which is gamma times it. By rows both kernels
+    # give None where the realisation has no such pass.
 
     def batch_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State,
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         bits: int,
-    ) -> tuple[WholePart, Tensor, Tensor]:
+    ) -> tuple[Part, Tensor, Tensor, int] | None:
         """z, of 8 bits, normalised by channels: codes of `bits`, their scalars, and sums of z.
 
         running: mean and variance, float64 [channels], of which the centre is made; None: those of
-        z, at most 2**24 codes a channel. Sums are int64 [4, channels] on the CPU: of z, of z * z,
-        and the smallest and the largest code. Raises RangeError where the scale of a channel is not
-        finite, or the exponent would be above 127.
+        z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
+        z * z, and have an exponent: that of z, or by rows one with `GUARD` bits (12.2). Raises
+        RangeError where the scale of a channel is not finite, or an exponent would be above 127.
         """
 
     def batch_norm_gradient(
         self,
         g: Tensor,
-        e_g: int,
+        e_g: Exponent,
         z: Tensor,
-        e_z: int,
+        e_z: Exponent,
         scalars: Tensor,
         training: bool,
         wants_input: bool,
-    ) -> tuple[WholePart | None, WholePart, WholePart]:
+    ) -> tuple[Part | None, WholePart, WholePart] | None:
         """The gradients of z, where it is wanted, of gamma and of beta, as bfp32.
 
         scalars: those of the forward pass; training: whether they are statistics of z. Raises

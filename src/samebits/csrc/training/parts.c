@@ -160,20 +160,11 @@ void samebits_align(const int64_t *parts, int64_t count, int64_t *own, int threa
     }
 }
 
-/* The sum of parts of a gradient, aligned to the largest exponent among those that are not
- * zero, as codes of 32 bits (1.3): a pass for its largest magnitude, and one that writes it.
- * parts: of each the address of its codes, their type (16 or 32 bits), and the address of its
- * exponent. */
-int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *codes, int64_t *own,
-                     int threads) {
-    Addend *sides = malloc((size_t)count * sizeof *sides);
-    if (!sides) return NO_MEMORY;
+/* One row of `samebits_resolve`; by of the sides: their exponents. */
+static void resolve(Addend *sides, int64_t count, int64_t n, int32_t *codes, int64_t *own,
+                    int threads) {
     int64_t least = INT64_MAX, live = INT64_MIN;
-    for (int64_t i = 0; i < count; i++, parts += 3) {
-        sides[i] = (Addend){(const void *)(intptr_t)parts[0], parts[1],
-                            *(const int64_t *)(intptr_t)parts[2]};
-        least = SAMEBITS_MIN(sides[i].by, least);
-    }
+    for (int64_t i = 0; i < count; i++) least = SAMEBITS_MIN(sides[i].by, least);
     /* The exponents decide alone, but for parts that are all zeros, which must not count. */
     for (int64_t i = 0; i < count; i++)
         if (sides[i].by > live &&
@@ -185,6 +176,24 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
     int64_t top = samebits_add_grad(sides, count, n, 0, NULL, threads), by = shorten_by(top);
     *own = top == 0 ? EXPONENT_MIN : live + by;
     samebits_add_grad(sides, count, n, -by, codes, threads);
+}
+
+/* The sum of parts of a gradient, in rows of n codes, aligned to the largest exponent among those
+ * that are not zero there, as codes of 32 bits (1.3): a pass for its largest magnitude, and one that
+ * writes it. parts: of each the address of its codes, their type (16 or 32 bits), the address of its
+ * exponents, and whether every row has one. */
+int samebits_resolve(const int64_t *parts, int64_t count, int64_t rows, int64_t n, int32_t *codes,
+                     int64_t *own, int threads) {
+    Addend *sides = malloc((size_t)count * sizeof *sides);
+    if (!sides) return NO_MEMORY;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t *p = parts + 4 * i, *exponents = (const int64_t *)(intptr_t)p[2];
+            const char *of_row = (const char *)(intptr_t)p[0] + r * n * (p[1] / 8);
+            sides[i] = (Addend){of_row, p[1], exponents[p[3] ? r : 0]};
+        }
+        resolve(sides, count, n, codes + r * n, own + r, threads);
+    }
     free(sides);
     return FINE;
 }

@@ -375,8 +375,8 @@ ADD_ROWS(32)
 
 /* Sums over samples [count][c], each with the exponent of its sample, at one exponent: the largest
  * of those that are not all zero leaves 62 bits where sums have `bits`. */
-static void gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
-                   int64_t bits, int64_t *out, int64_t *own) {
+void samebits_gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
+                     int64_t bits, int64_t *out, int64_t *own) {
     int64_t top = INT64_MIN;
     for (int64_t i = 0; i < count; i++)
         if (exponents[i] > top && top64(sums + i * c, c)) top = exponents[i];
@@ -402,7 +402,7 @@ int samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
         else
             add_rows32((const int32_t *)g + i * each * c, each, c, sums + i * c);
     if (bits) {
-        gather(sums, count, c, exponents, bits, out, own);
+        samebits_gather(sums, count, c, exponents, bits, out, own);
     } else {
         memcpy(out, sums, (size_t)c * sizeof *out);
         *own = *exponents;

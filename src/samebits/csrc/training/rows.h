@@ -18,5 +18,7 @@ enum { LIMITED, UNLIMITED, SHORTENED };
 int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64_t *exponents,
                              const int64_t *beside, int bits, int kind, void *codes, int to,
                              int64_t *own, int64_t *highest, int threads);
+void samebits_gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
+                     int64_t bits, int64_t *out, int64_t *own);
 
 #endif
