@@ -54,7 +54,7 @@ def found_by_definition(z, e_z, gamma, beta, running, eps, bits):
 
 def sums_of(z: torch.Tensor) -> list[int]:
     own = [flat(z[:, c]) for c in range(z.shape[1])]
-    kinds = sum, lambda v: sum(c * c for c in v), min, max
+    kinds = sum, lambda v: sum(c * c for c in v)
     return [f(v) for f in kinds for v in own]
 
 
@@ -63,13 +63,13 @@ def check_forward(k, z, e_z, gamma, beta, running=None, eps=1e-5, bits=8):
     expected, scalars, saved = found_by_definition(z, e_z, gamma, beta, running, eps, bits)
     given = None if running is None else tuple(torch.tensor(v).double() for v in running)
     for v in layouts(z):
-        part, found, sums = k.batch_norm(v, e_z, gamma.part, beta.part, given, eps, bits)
+        part, found, sums, _ = k.batch_norm(v, e_z, gamma.part, beta.part, given, eps, bits)
         assert (part[0].dtype, found.dtype, sums.dtype) == (
             *(torch.int8, torch.float64, torch.int64),
         )
         same_codes(part, expected, flat(z), e_z)
         assert found.tolist() == scalars
-        assert_same(sums, sums_of(z), range(4 * z.shape[1]))
+        assert_same(sums, sums_of(z), range(2 * z.shape[1]))
     return saved
 
 
@@ -200,10 +200,10 @@ def test_sums_over_more_rows_than_one_block(k, rows, threads):
     """All codes at their limits."""
     z = torch.full((rows, 3), Q8, dtype=torch.int8)
     one = state(3, -20, 1)
-    for v, ends in ((z, [Q8, Q8]), (-z, [-Q8, -Q8])):
-        _, scalars, sums = k.batch_norm(v, 0, one.part, one.part, None, 1e-5, 8)
-        assert sums.tolist() == [[c] * 3 for c in (ends[0] * rows, Q8**2 * rows, *ends)]
-        assert scalars[0].tolist() == [ends[0]] * 3
+    for v, end in ((z, Q8), (-z, -Q8)):
+        _, scalars, sums, _ = k.batch_norm(v, 0, one.part, one.part, None, 1e-5, 8)
+        assert sums.tolist() == [[c] * 3 for c in (end * rows, Q8**2 * rows)]
+        assert scalars[0].tolist() == [end] * 3
 
 
 NOT_FINITE = "batch norm: the scale of a channel is not finite: .* found "

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from samebits.kernels import rows
-from samebits.kernels.eager import Eager
 from samebits.spec.formats import power, round_real
 from samebits.spec.training import rows as defined
 
@@ -45,25 +44,32 @@ def test_rows_fit_their_codes(k, kind, bits, exponents, size):
         own = tuple(e.expand(6, 5).flatten().tolist())
         numbers = acc.flatten().tolist()
         members = [i // 5 if size == "rows" else i % 5 for i in range(30)]
-        codes, fitted = rows.requantize(acc, e, SIZES[size], 8, divisor, k=k)
+        if divisor == 1:
+            codes, fitted = k.requantize_blocks(acc, e, 0, SIZES[size], 8)
+        else:
+            codes, fitted = rows.requantize(acc, e, SIZES[size], 8, divisor)
         expected = defined.requantize(numbers, own, members, 8, divisor)
         assert codes.flatten().tolist() == list(expected[0])
         assert fitted.expand(6, 5).flatten().tolist() == list(expected[1])
         if divisor == 1:
-            codes, fitted = rows.shorten(acc, e, SIZES[size], k)
+            codes, fitted = k.shorten_blocks(acc, e, 0, SIZES[size])
             expected = defined.shorten(numbers, own, members)
             assert codes.flatten().tolist() == list(expected[0])
             assert fitted.expand(6, 5).flatten().tolist() == list(expected[1])
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("shape", [(3, 4, 5), (1, 6, 70), (40, 21, 20), (2, 3, 4, 5)])
-def test_ends_of_rows(k, kind, shape):
-    """Every way to share exponents and places, also by axes that take turns."""
+def test_rows_share_any_axes(k, kind, shape, threads):
+    """Every way to share exponents and rows, also by axes that take turns, in both orders of
+    memory."""
     draw = torch.Generator().manual_seed(len(shape))
-    v = torch.randint(-(1 << 30), 1 << 30, shape, dtype=kind, generator=draw)
+    most = 32639 if kind is torch.int16 else 1 << 30
+    v = torch.randint(-most, most, shape, dtype=kind, generator=draw)
     v[0, 0] = 0
     v[:, -1] >>= 25
+    if len(shape) == 4:
+        v = v.contiguous(memory_format=torch.channels_last)
     for own in itertools.product((True, False), repeat=2 * len(shape)):
         e_shape, size = (
             [n if kept else 1 for n, kept in zip(shape, part, strict=True)]
@@ -72,25 +78,27 @@ def test_ends_of_rows(k, kind, shape):
         if tuple(size) == shape:
             continue
         e = torch.randint(-30, 30, e_shape, generator=draw)
-        axes = [axis for axis, n in enumerate(size) if n == 1]
-        real = (v.double().abs() * 2.0 ** e.double()).amax(axes, keepdim=True)
-        low = torch.where(v != 0, e, rows.ABOVE).amin(axes, keepdim=True)
-        found = k.row_ends(v, e, size)
-        assert torch.equal(found[0], real), (e_shape, size)
-        assert torch.equal(found[1], low), (e_shape, size)
+        for bits in (8, 16, 32):
+            found = k.requantize_blocks(v, e, 3, size, bits, limited=False)
+            wanted = rows.requantize(v, e + 3, size, bits, limited=False)
+            assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
+        found, wanted = k.shorten_blocks(v, e, 0, size), rows.shorten(v, e, size)
+        assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
+        if kind is not torch.int16:
+            assert torch.equal(k.scale(v, e), rows.scale(v, e))
 
 
-def test_no_ends_where_binary64_does_not_hold_them(k):
+def test_no_ends_where_binary64_does_not_hold_them():
     v, e = torch.tensor([[3, -(1 << 53)]]), torch.tensor([[2, -900]])
-    assert k.row_ends(v, e, (1, 1)) is not None
+    assert rows.ends(v, e, (1, 1)) is not None
     for u, own in ((v - 1, e), (v, e - 1), (v, e + 899)):
-        assert k.row_ends(u, own, (1, 1)) is None
+        assert rows.ends(u, own, (1, 1)) is None
 
 
-def test_exponents_beyond_binary64_are_exact_too():
+def test_exponents_beyond_binary64_are_exact_too(k):
     acc = torch.tensor([[3, -5], [7, 0]])
     e = torch.tensor([[-1100, -1101], [1000, 1200]])
-    codes, fitted = rows.requantize(acc, e, (2, 1), 8, limited=False, k=Eager())
+    codes, fitted = k.requantize_blocks(acc, e, 0, (2, 1), 8, limited=False)
     expected = defined.requantize(
         acc.flatten().tolist(), tuple(e.flatten().tolist()), [0, 0, 1, 1], 8, limited=False
     )

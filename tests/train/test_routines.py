@@ -124,11 +124,15 @@ def native():
         pytest.skip("no native kernels")
 
 
-def graph_of(name, samples=4):
+BY_ROWS = ("mlp", "lines", "no bias", "images", "clipped means", "cnn", "resnet8", "mobilenetv2")
+# networks whose exponents may be those of rows
+
+
+def graph_of(name, samples=4, exponents="tensor"):
     """The graph of a network, and a function that draws inputs."""
     model, shape = NETS[name]()
     initialise(model, 1)
-    model = convert(model)
+    model = convert(model, exponents)
     set_step(model, 0, 0, 0)
 
     def drawn(seed):
@@ -162,9 +166,12 @@ def same(found, wanted):
         assert all(map(same_parts, a.parts, b.parts))
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_a_routine_gives_the_bits_of_walks(name):
-    graph, drawn = graph_of(name)
+CASES = [*((name, "tensor") for name in NETS), *((name, "row") for name in BY_ROWS)]
+
+
+@pytest.mark.parametrize(("name", "exponents"), CASES)
+def test_a_routine_gives_the_bits_of_walks(name, exponents):
+    graph, drawn = graph_of(name, exponents=exponents)
     recorded, walks = RecordedGraph(graph), Walks(graph)
     for seed in range(12):
         same(trained(recorded, graph, drawn(seed)), trained(walks, graph, drawn(seed)))

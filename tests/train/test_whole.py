@@ -17,13 +17,14 @@ from samebits.kernels.routine import NotRecordableError
 from samebits.spec.training.loss import MANY
 from samebits.train import convert, cross_entropy, model_input, set_step
 from samebits.train.architectures import build, gpt, initialise
+from samebits.train.convert import is_by_rows
 from samebits.train.deferred import deferred_updates
 from samebits.train.recording import record
 from samebits.train.routines import state_of
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.value import same_parts
-from samebits.train.whole import record_step
+from samebits.train.whole import Taken, record_step
 
 
 def dropping():
@@ -45,6 +46,9 @@ NETS = {
 }
 
 
+BY_ROWS = ("lines", "cnn", "resnet8")
+
+
 @pytest.fixture(autouse=True)
 def native():
     if kernels.realisation() != "native":
@@ -64,27 +68,31 @@ def taken(model, images):
     return model_input(model, images) if images.is_floating_point() else images
 
 
-def recorded(name, shards=1, samples=6):
+def recorded(name, shards=1, samples=6, exponents="tensor"):
     """A model, the graph of a shard, the whole step, and the shape of a sample."""
     model, shape = NETS[name]()
     initialise(model, 1)
-    model = convert(model).train()
+    model = convert(model, exponents).train()
     images, target = drawn(shape, 0, samples)
     graph = record(model, taken(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
     weights = [p.value for p in graph.parameters]
-    step = record_step(graph, (images, target), weights, 8, shards)
+    step = record_step(graph, (images, target), weights, Taken(8, is_by_rows(model)), shards)
     assert all(torch.equal(v, before[name]) for name, v in model.named_buffers())
     return model, graph, step, shape
 
 
 @pytest.mark.parametrize(
-    ("name", "shards", "samples"),
+    ("name", "shards", "samples", "exponents"),
     # Of so many samples that a mean over them needs amounts (training.md 6.2), the last ones.
-    [*itertools.product(NETS, (1, 2, 3), (6,)), ("lines", 1, MANY), ("lines", 2, 2 * MANY - 2)],
+    [
+        *itertools.product(NETS, (1, 2, 3), (6,), ("tensor",)),
+        *itertools.product(BY_ROWS, (1, 2, 3), (6,), ("row",)),
+        *(("lines", 1, MANY, "tensor"), ("lines", 2, 2 * MANY - 2, "tensor")),
+    ],
 )
-def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples):
-    model, graph, step, shape = recorded(name, shards, samples)
+def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples, exponents):
+    model, graph, step, shape = recorded(name, shards, samples, exponents)
     for seed in range(8):
         images, target = drawn(shape, seed, samples)
         state = {name: v.clone() for name, v in model.named_buffers()}

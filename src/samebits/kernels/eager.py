@@ -26,7 +26,7 @@ from samebits.kernels.geometry import (
     smallest_exponent,
 )
 from samebits.kernels.moments import Update
-from samebits.kernels.norm import BatchNorms, per_channel
+from samebits.kernels.norm import BatchNorms, channel_sums, per_channel
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     CODE_TYPE,
@@ -53,6 +53,7 @@ from samebits.spec.training.moments import FRACTION, TOP_FIELD
 from samebits.spec.training.optimizer import SUM_BITS
 
 SQUARES = 1 << 20  # elements whose squares are added at a time
+BIAS_BITS = 55  # of the sums of a bias gradient (12.3)
 
 
 class Eager(BatchNorms):
@@ -83,14 +84,6 @@ class Eager(BatchNorms):
         inexact = (twice << (right - 1)) != v
         return quotient + (twice & (inexact | quotient) & 1)
 
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        return rows.largest(v, *sizes)
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        return rows.ends(v, exponent, size)
-
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         return self.scale(v, exponent).to(CODE_TYPE[bits])
 
@@ -103,7 +96,9 @@ class Eager(BatchNorms):
             v, exponent = v.clamp(-limit, limit), min(exponent, 15)
         return self.scale(v, exponent).clamp(-limit, limit)
 
-    def quantize(self, x: Tensor, bits: int) -> WholePart:
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
+        if by_rows:
+            return _quantize_rows(x, bits)
         low, high = torch.aminmax(x) if x.numel() else (0.0, 0.0)  # NaN comes through
         exponent = smallest_exponent(max(-float(low), float(high)), bits)
         # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it
@@ -124,7 +119,9 @@ class Eager(BatchNorms):
     ) -> Part:
         if isinstance(exponent, Tensor):
             size = rows.row_size(acc.shape)
-            codes, own = rows.requantize(acc, exponent, size, bits, divisor, k=self)
+            if divisor == 1:
+                return self.requantize_blocks(acc, exponent, 0, size, bits)
+            codes, own = rows.requantize(acc, exponent, size, bits, divisor)
             return codes.to(CODE_TYPE[bits]), own
         if largest == 0:
             return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
@@ -137,8 +134,7 @@ class Eager(BatchNorms):
 
     def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
         if isinstance(exponent, Tensor):
-            codes, own = rows.shorten(acc, exponent, rows.row_size(acc.shape), self)
-            return codes.to(torch.int32), own
+            return self.shorten_blocks(acc, exponent, 0, rows.row_size(acc.shape))
         if largest == 0:
             return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
         shift = shorten_shift(largest)
@@ -150,7 +146,7 @@ class Eager(BatchNorms):
         if len(parts) == 1:
             return parts[0]
         if any(isinstance(e, Tensor) for _, e in parts):
-            codes, own = rows.resolve(parts, self)
+            codes, own = rows.resolve(parts)
             return codes.to(torch.int32), own
         pairs = [(codes, int(e)) for codes, e in parts]
         live = [part for part in pairs if self.largest_of(part[0])]
@@ -186,7 +182,13 @@ class Eager(BatchNorms):
         self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
     ) -> Part:
         acc, largest = self.conv_input_grad(g16, w, s)
-        codes, own = self.requantize(acc, largest, exponent, bits)
+        if isinstance(exponent, Tensor) and exponent.dim() != 4:  # of pixels, which are rows
+            pixels = exponent.view(1, 1, 1, -1)
+            codes, own = self.requantize_blocks(acc, pixels, 0, pixels.shape, bits)
+            assert isinstance(own, Tensor)
+            own = own.view(exponent.shape)
+        else:
+            codes, own = self.requantize(acc, largest, exponent, bits)
         return codes.to(torch.int16), own
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
@@ -226,8 +228,13 @@ class Eager(BatchNorms):
         common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
 
-    def channel_sum(self, g: Tensor) -> Tensor:
-        return g.long().sum(dim=[d for d in range(g.dim()) if d != 1])
+    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
+        if isinstance(exponent, Tensor):
+            of_samples = g.long().sum((2, 3)) if g.dim() == 4 else g
+            acc, exponent = rows.gathered(of_samples, exponent.flatten(1), BIAS_BITS)
+        else:
+            acc = channel_sums(g)
+        return acc, self.largest_of(acc), exponent
 
     def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
         acc = v.long() * m
@@ -523,6 +530,16 @@ def direction_exponent(exponent: int) -> int:
             "lower the learning rate"
         )
     return result
+
+
+def _quantize_rows(x: Tensor, bits: int) -> Part:
+    """Real numbers as codes whose rows have their own smallest exponents."""
+    values, size = x.double(), rows.row_size(x.shape)
+    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
+    tops = values.abs().amax(axes) if values.numel() else values
+    own = [smallest_exponent(top, bits) for top in tops.flatten().tolist()]
+    exponent = torch.tensor(own, device=x.device).view(size)
+    return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent
 
 
 def _columns(x: Tensor, s: ConvShape) -> Tensor:

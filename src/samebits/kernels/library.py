@@ -249,17 +249,21 @@ def table_pointers() -> tuple[int | None, ...]:
     return tuple(pointer(table, 256, I64) for table in softmax.power_tables())
 
 
-def grid_of(
-    shape: Sequence[int], *owners: Sequence[int], last: bool = False
-) -> tuple[int, ...] | None:
-    """A shape as [a, b, c] and the steps of each of its owners, as `Grid` of rows.c has them.
+@functools.lru_cache(maxsize=4096)
+def rows_struct(
+    shape: Sequence[int], exponents: Sequence[int], rows: Sequence[int], last: bool
+) -> ctypes.Structure | None:
+    """`Rows` of rows.h of a tensor of `shape`, whose exponents and rows have these shapes.
 
-    owners: shapes of what belongs to rows, as exponents, 1 along axes that share one. last: whether
-    memory is that of an image whose channels are last. None where axes that share owners and axes
-    that do not take turns too often for three, or an owner is larger than the shape.
+    These are 1 along axes that share them. last: whether memory is that of an image whose channels
+    are last. None where axes that share them and axes that do not take turns too often for three,
+    or a shape is larger than the tensor's.
     """
+    owners = (exponents, rows)
     if any(
-        count not in (1, size) for owner in owners for size, count in zip(shape, owner, strict=True)
+        len(shape) != len(owner)
+        or any(count not in (1, size) for size, count in zip(shape, owner, strict=True))
+        for owner in owners
     ):
         return None
     order = (0, 2, 3, 1) if last else range(len(shape))
@@ -276,8 +280,10 @@ def grid_of(
             own.append(kind)
     if len(sizes) > 3:
         return None
-    missing = 3 - len(sizes)
-    sizes, own = [1] * missing + sizes, [(False,) * len(owners)] * missing + own
+    while len(sizes) < 3:  # the first axis is shared among threads, and the last vectorised
+        at = min(len(sizes), 1) if len(sizes) > 1 else 0
+        sizes.insert(at, 1)
+        own.insert(at, (False,) * len(owners))
     steps: list[int] = []
     for index in range(len(owners)):
         step, found = 1, [0, 0, 0]
@@ -286,4 +292,4 @@ def grid_of(
                 found[axis] = step
                 step *= sizes[axis]
         steps += found
-    return *sizes, *steps
+    return STRUCTS["Rows"](*sizes, *steps)

@@ -6,22 +6,21 @@ the few operands that C is not made for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from ctypes import byref
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from samebits.kernels.eager import BIAS_BITS
 from samebits.kernels.geometry import ConvShape
 from samebits.kernels.library import (
     conv_struct,
-    grid_of,
     load,
+    rows_struct,
     table_pointers,
 )
 from samebits.kernels.memory import (
-    F64,
     GRADIENT,
     I8,
     I16,
@@ -39,7 +38,7 @@ from samebits.kernels.memory import (
     rows,
     unrows,
 )
-from samebits.kernels.native_parts import sums
+from samebits.kernels.native_parts import BITS_OF, in_order, sums
 from samebits.kernels.native_pools import NativePools
 from samebits.kernels.protocol import (
     BITS,
@@ -50,7 +49,7 @@ from samebits.kernels.protocol import (
     Sum,
     WholePart,
 )
-from samebits.kernels.rows import ABOVE, WHOLE, Exponent, are_powers
+from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, TABLES, Tables
 from samebits.spec import formats
 
@@ -71,10 +70,6 @@ class Native(NativePools):
             for t in SUMS
             for kind, name in _NAMES.items()
         }
-        self._scale_rows, self._max_rows, self._row_ends = (
-            {t: getattr(self._c, f"samebits_{what}_{_NAMES[t]}") for t in SUMS}
-            for what in ("scale_rows", "max_rows", "row_ends")
-        )
 
     # --- scaling and rounding ---------------------------------------------------------------
 
@@ -82,45 +77,16 @@ class Native(NativePools):
         """One exponent, or those of rows, channels or elements; of other shapes in torch."""
         if not isinstance(exponent, Tensor):
             return self._scaled(v, exponent, I64)
-        if v.dim() != exponent.dim():
-            return super().scale(v, exponent)
-        last = is_last(v)
-        grid = grid_of(v.shape, exponent.shape, last=last)
-        if grid is None:
-            return super().scale(v, exponent)
-        v, exponent = sums(v), _exponents(exponent, last)
-        out = torch.empty_like(v, dtype=I64)
-        operands = (pointer(v, n := v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
-        self._scale_rows[v.dtype](*operands, *grid, pointer(out, n, I64), _threads())
-        return out
-
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        shared = [all(size[axis] == 1 for size in sizes) for axis in range(v.dim())]
-        size = [1 if one else n for one, n in zip(shared, v.shape, strict=True)]
-        last = is_last(v)
-        grid = grid_of(v.shape, size, last=last)
-        if grid is None:
-            return super().largest_rows(v, *sizes)
         v = sums(v)
-        top = _places(v, size, last, 0)
-        place = pointer(v, v.numel(), *SUMS)
-        self._max_rows[v.dtype](place, *grid, pointer(top, top.numel(), I64), _threads())
-        return top
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        last = is_last(v)
-        grid = grid_of(v.shape, exponent.shape, size, last=last)
-        if grid is None or not v.numel() or not are_powers(exponent):
-            return super().row_ends(v, exponent, size)
-        v, exponent = sums(v), _exponents(exponent, last)
-        reals, low = _places(v, size, last, 0, F64), _places(v, size, last, ABOVE)
-        operands = (pointer(v, v.numel(), *SUMS), pointer(exponent, exponent.numel(), I64))
-        places = (pointer(reals, n := reals.numel(), F64), pointer(low, n, I64))
-        if self._row_ends[v.dtype](*operands, *grid, *places, _threads()) > WHOLE:
-            return None
-        return reals, low
+        shape, last = tuple(v.shape), is_last(v)
+        s = rows_struct(shape, tuple(exponent.shape), (1,) * len(shape), last)
+        if s is None:
+            return super().scale(v, exponent)
+        exponent, out = in_order(exponent, last), torch.empty_like(v, dtype=I64)
+        of_v = (pointer(v, n := v.numel(), *SUMS), BITS_OF[v.dtype])
+        places = (pointer(exponent, exponent.numel(), I64), pointer(out, n, I64), _threads())
+        self._run(self._c.samebits_scale_rows, s, *of_v, *places)
+        return out
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         if isinstance(exponent, Tensor):
@@ -180,16 +146,20 @@ class Native(NativePools):
         self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
     ) -> Part:
         """The sums stay in C, and with them the choice of their width."""
-        if isinstance(exponent, Tensor) or (s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS):
+        if s.depthwise and s.kh * s.kw > MAX_DEPTHWISE_TAPS:
             return super().input_gradient(g16, w, s, exponent, bits)
         g, w = nhwc(g16), nhwc(w)
         of_x, of_w, of_y = s.counts
-        shape, own = (s.n, s.h, s.w, s.ci), self._out()
+        shape, highest = (s.n, s.h, s.w, s.ci), self._out()
         sums, dx = g.new_empty(shape, dtype=I64), g.new_empty(shape)
-        operands = (conv_struct(s), pointer(g, of_y, I16), pointer(w, of_w, I8))
-        places = (pointer(sums, of_x, I64), pointer(dx, of_x, I16), own, _threads())
-        self._run(self._c.samebits_input_gradient, *operands, self._at(exponent), bits, *places)
-        return nchw(dx), own[0]
+        # Pixels of one image may be the rows.
+        many = s.ow if isinstance(exponent, Tensor) and exponent.dim() < 4 else s.n
+        given, count, held = self._of_rows(exponent, many)
+        place, own = self._results(held)
+        operands = (conv_struct(s), pointer(g, of_y, I16), pointer(w, of_w, I8), given, count)
+        places = (pointer(sums, of_x, I64), pointer(dx, of_x, I16), place, highest, _threads())
+        self._run(self._c.samebits_input_gradient, *operands, bits, *places, found=highest)
+        return nchw(dx), own()
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """In 32-bit sums where the types and the number of positions keep them from leaving."""
@@ -214,9 +184,11 @@ class Native(NativePools):
         delayed: Tensor,
         e_b: int,
     ) -> tuple[Tensor, int, Exponent]:
-        """32-bit sums of one exponent in place; others in torch."""
-        if acc.dtype != I32 or isinstance(exponent, Tensor):
+        """32-bit sums in place; others in torch."""
+        if acc.dtype != I32:
             return super().with_bias(acc, largest, exponent, codes, delayed, e_b)
+        if isinstance(exponent, Tensor):
+            return self._with_bias_rows(acc, exponent, codes, delayed, e_b)
         sums = rows(acc)
         channels = codes.numel()
         top, common = self._out(), self._out()
@@ -229,14 +201,34 @@ class Native(NativePools):
         self._run(self._c.samebits_with_bias, *of_sums, *places, *state, *found)
         return unrows(sums), top[0], common[0]
 
-    def channel_sum(self, g: Tensor) -> Tensor:
+    def _with_bias_rows(
+        self, acc: Tensor, exponent: Tensor, codes: Tensor, delayed: Tensor, e_b: int
+    ) -> tuple[Tensor, int, Exponent]:
+        """Exponents [n, co, 1, ...], or of vectors [..., co]."""
+        sums, e = rows(acc), rows(exponent)
+        channels = codes.numel()
+        n = sums.numel() // channels
+        count = len(acc) if acc.dim() == 4 else n
+        values, own = sums.new_empty(channels), torch.empty_like(e)
+        state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
+        self._run(
+            *(self._c.samebits_with_bias_rows, pointer(sums, n * channels, I32), n, channels),
+            *(pointer(e, count * channels, I64), count, self._at(e_b), *state),
+            *(pointer(values, channels, I32), pointer(own, count * channels, I64), _threads()),
+        )
+        return unrows(sums), 0, unrows(own)
+
+    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
         g = rows(g)
         channels = g.shape[-1]
-        out = g.new_empty(channels, dtype=I64)
+        out, own, largest = g.new_empty(channels, dtype=I64), self._out(), self._out()
         n = g.numel() // channels
+        given, count, held = self._of_rows(exponent, g.shape[0])
+        bits = 0 if held is None else BIAS_BITS
         operands = (pointer(g, n * channels, *GRADIENT), BITS[g.dtype], n, channels)
-        self._run(self._c.samebits_channel_sum, *operands, pointer(out, channels, I64))
-        return out
+        places = (given, count, bits, pointer(out, channels, I64), own, largest)
+        self._run(self._c.samebits_channel_sum, *operands, *places)
+        return out, largest[0], own[0]
 
     # --- tables ------------------------------------------------------------------------------
 
@@ -274,8 +266,6 @@ class Native(NativePools):
     def cross_entropy(
         self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
     ) -> Entropy:
-        if isinstance(exponent, Tensor):
-            return super().cross_entropy(z, exponent, target, divisor)
         return self._entropy(z, exponent, target, divisor, None)
 
     def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
@@ -285,14 +275,12 @@ class Native(NativePools):
         return found
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
-        if isinstance(exponent, Tensor):
-            return super().weighed_entropy(z, exponent, amounts)
         return self._entropy(z, exponent, None, 1, amounts)
 
     def _entropy(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         target: Tensor | None,
         divisor: int,
         amounts: Tensor | None,
@@ -303,7 +291,8 @@ class Native(NativePools):
         chosen, given = (None if v is None else v.contiguous() for v in (target, amounts))
         scratch, logs, distances = (z.new_empty(size, dtype=I64) for size in (classes, n, n))
         found = Entropy(z.new_empty(z.shape), logs, distances)
-        of_z = (pointer(z, n * classes, I32), n, classes, self._at(exponent))
+        own, count, _held = self._of_rows(exponent, n)
+        of_z = (pointer(z, n * classes, I32), n, classes, own, count > 1)
         places = (
             pointer(given, n * classes, I64),
             *table_pointers(),
@@ -322,21 +311,6 @@ class Native(NativePools):
         operands = (pointer(data, size, U8), size, pointer(keys, HASH_BLOCK // 4, I32))
         self._c.samebits_block_sums(*operands, pointer(out, count, I64), _threads())
         return out
-
-
-def _exponents(exponent: Tensor, last: bool) -> Tensor:
-    """Exponents of rows as C reads them, in the memory order of what they belong to."""
-    exponent = integers(exponent, I64)
-    return nhwc(exponent) if last else exponent.contiguous()
-
-
-def _places(
-    v: Tensor, size: Sequence[int], last: bool, value: int, kind: torch.dtype = I64
-) -> Tensor:
-    """Numbers of the rows of v, in its memory order: channels last, or as it is."""
-    order = torch.channels_last if last else torch.contiguous_format
-    made = torch.empty(tuple(size), dtype=kind, memory_format=order, device=v.device)
-    return made.fill_(value)
 
 
 def _checked(largest: int) -> int:

@@ -1,4 +1,4 @@
-"""Batch normalisation in C: tensors with one exponent (training.md 5 and 7)."""
+"""Batch normalisation in C (training.md 5, 7 and 12)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from torch import Tensor
 
 from samebits.kernels.memory import F64, GRADIENT, I8, I16, I32, I64, pointer, rows, unrows
 from samebits.kernels.native_recurrence import NativeRecurrence
-from samebits.kernels.norm import unfit_scale
-from samebits.kernels.protocol import BITS, State, WholePart
+from samebits.kernels.norm import GUARD, unfit_scale
+from samebits.kernels.protocol import BITS, Part, State, WholePart
+from samebits.kernels.rows import Exponent
 
 _threads = torch.get_num_threads
 
@@ -19,14 +20,15 @@ class NativeNorm(NativeRecurrence):
     def batch_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State,
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         bits: int,
-    ) -> tuple[WholePart, Tensor, Tensor]:
+    ) -> tuple[Part, Tensor, Tensor, int]:
         """The statistics, the scalars, and a pass that writes."""
+        samples = len(z) if isinstance(exponent, Tensor) else 1
         z = rows(z)
         channels = z.shape[-1]
         n = z.numel() // channels
@@ -36,46 +38,52 @@ class NativeNorm(NativeRecurrence):
         ]
         known = (None, None) if running is None else tuple(map(_wide, running))
         statistics = [pointer(v, channels, F64) for v in known]
-        sums, scalars = z.new_empty((4, channels), dtype=I64), z.new_empty((3, channels), dtype=F64)
-        y, own = torch.empty_like(z), self._out()
-        places = (pointer(sums, 4 * channels, I64), pointer(scalars, 3 * channels, F64))
+        sums, scalars = z.new_empty((2, channels), dtype=I64), z.new_empty((3, channels), dtype=F64)
+        y, e_sums, found = torch.empty_like(z), self._out(), self._out()
+        given, _, held = self._of_rows(exponent, samples)
+        e_y, own = self._results(held)
+        guard = 0 if held is None else GUARD
         self._run(
-            self._c.samebits_batch_norm,
-            *(pointer(z, n * channels, I8), self._at(exponent), n, channels),
-            *(*states[0], *states[1], *statistics, eps, bits),
-            *(*places, pointer(y, n * channels, I8), own, _threads()),
+            *(self._c.samebits_batch_norm, pointer(z, n * channels, I8), given, samples),
+            *(n // samples, channels, guard, *states[0], *states[1], *statistics, eps, bits),
+            *(pointer(sums, 2 * channels, I64), e_sums, pointer(scalars, 3 * channels, F64)),
+            *(pointer(y, n * channels, I8), e_y, found, _threads()),
             unfit=unfit_scale,
         )
-        return (unrows(y), own[0]), scalars, sums
+        return (unrows(y), own()), scalars, sums, e_sums[0]
 
     def batch_norm_gradient(
         self,
         g: Tensor,
-        e_g: int,
+        e_g: Exponent,
         z: Tensor,
-        e_z: int,
+        e_z: Exponent,
         scalars: Tensor,
         training: bool,
         wants_input: bool,
-    ) -> tuple[WholePart | None, WholePart, WholePart]:
+    ) -> tuple[Part | None, WholePart, WholePart]:
         """The sums, the scalars, a pass for the largest magnitude, and one that writes."""
+        samples = len(z) if isinstance(e_z, Tensor) else 1
         g, z = rows(g), rows(z)
         channels = z.shape[-1]
         n = z.numel() // channels
         of_g, of_z = pointer(g, n * channels, *GRADIENT), pointer(z, n * channels, I8)
         dx = torch.empty_like(z, dtype=I32) if wants_input else None
         dgamma, dbeta = (z.new_empty(channels, dtype=I32) for _ in range(2))
-        e_x, e_gamma, e_beta = self._out(), self._out(), self._out()
+        e_gamma, e_beta = self._out(), self._out()
+        given_g, _, held_g = self._of_rows(e_g, samples)
+        given_z, _, held = self._of_rows(e_z, samples)
+        e_x, own = self._results(held)
         self._run(
-            self._c.samebits_batch_norm_gradient,
-            *(of_g, BITS[g.dtype], self._at(e_g), of_z, self._at(e_z), n, channels),
-            *(pointer(scalars, 3 * channels, F64), training),
+            *(self._c.samebits_batch_norm_gradient, of_g, BITS[g.dtype], given_g),
+            *(held_g is not None, of_z, given_z, held is not None),
+            *(samples, n // samples, channels, pointer(scalars, 3 * channels, F64), training),
             *(pointer(dx, n * channels, I32), e_x),
             *(pointer(dgamma, channels, I32), e_gamma),
             *(pointer(dbeta, channels, I32), e_beta, _threads()),
             found=e_gamma,
         )
-        part = None if dx is None else (unrows(dx), e_x[0])
+        part = None if dx is None else (unrows(dx), own())
         return part, (dgamma, e_gamma[0]), (dbeta, e_beta[0])
 
     def running_statistics(

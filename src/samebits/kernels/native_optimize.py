@@ -124,12 +124,15 @@ def groups(options: tuple[StepOptions, ...]) -> ctypes.Array[ctypes.Structure]:
 
 def _trained(entry: Entry) -> tuple[Any, ...]:
     """The fields of `Trained`, but for the number of parts of the gradient."""
-    count = entry.codes.numel()
+    count, rows = entry.codes.numel(), entry.exponent.numel() if entry.exponent.dim() else 0
+    one = None if rows else entry.exponent
     moments = [word_pointer(v, count, I16) for v in entry.moments]
     return (
         word_pointer(entry.codes, count, I8),
         word_pointer(entry.delayed, count, I16),
-        pointer(entry.exponent, 1, I64),
+        pointer(one, 1, I64),
+        pointer(entry.exponent if rows else None, rows, I8),
+        rows,
         ctypes.addressof(entry.largest),
         *(*moments, None, None)[:2],
         ctypes.pointer(entry.numbers),

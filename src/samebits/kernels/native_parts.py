@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from ctypes import c_int64
 from types import SimpleNamespace
@@ -29,10 +30,11 @@ from samebits.kernels.memory import (
     integers,
     is_last,
     like,
+    nhwc,
     pointer,
 )
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum, WholePart
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, row_size
 from samebits.spec import formats
 
 CELL = c_int64 * 1
@@ -59,6 +61,30 @@ class NativeParts(Eager):
     def _out(self) -> Any:
         """Where C writes a number, which is then its item 0."""
         return CELL()
+
+    def _rows(self, v: Tensor, *exponents: Exponent) -> int | None:
+        """How many rows exponents tell v to have, 1 if they are numbers; None if they are others
+        than those of rows."""
+        size = row_size(v.shape)
+        given = [e for e in exponents if isinstance(e, Tensor)]
+        if not all(e.shape == size for e in given) or not v.numel():
+            return None if given else 1
+        return math.prod(size) if given else 1
+
+    def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
+        """Where C reads the exponents of n rows, or one; their number; and what holds them."""
+        if not isinstance(exponent, Tensor):
+            return self._at(exponent), 1, None
+        held = integers(exponent, I64).contiguous()
+        return pointer(held, n, I64), n, held
+
+    def _results(self, like: Tensor | None) -> tuple[Any, Callable[[], Exponent]]:
+        """Where C writes exponents of rows, as many as these, or one; and what gives them."""
+        if like is None:
+            one = self._out()
+            return one, lambda: one[0]
+        own = torch.empty_like(like)
+        return pointer(own, own.numel(), I64), lambda: own
 
     def _address(self, address: int | None) -> Any:
         """An address, for `_words`."""
@@ -94,15 +120,21 @@ class NativeParts(Eager):
         self._run(self._c.samebits_largest, *of_v, largest, _threads())
         return largest[0]
 
-    def quantize(self, x: Tensor, bits: int) -> WholePart:
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
         """Numbers of 32 bits as codes of at most 8."""
-        if x.dtype is not F32 or bits > 8:
-            return super().quantize(x, bits)
-        x, n = dense(x), x.numel()
-        codes, own = torch.empty_like(x, dtype=I8), self._out()
-        places = (pointer(x, n, F32), n, bits, pointer(codes, n, I8), own)
+        if x.dtype is not F32 or bits > 8 or (by_rows and not x.numel()):
+            return super().quantize(x, bits, by_rows)
+        x, found = dense(x), self._out()
+        own: Any = self._out()
+        count, n = 1, x.numel()
+        if by_rows:
+            exponent = x.new_empty(row_size(x.shape), dtype=I64)
+            count = exponent.numel()
+            own = pointer(exponent, count, I64)
+        codes = torch.empty_like(x, dtype=I8)
+        places = (pointer(x, n, F32), count, n // count, bits, pointer(codes, n, I8), own, found)
         self._run(self._c.samebits_quantize, *places)
-        return codes, own[0]
+        return codes, exponent if by_rows else own[0]
 
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
@@ -132,26 +164,24 @@ class NativeParts(Eager):
 
     def resolve(self, parts: list[Part]) -> Part:
         """Which parts are zeros alone, and do not count, is found in C."""
-        if len(parts) == 1 or any(isinstance(e, Tensor) or c.dtype is I8 for c, e in parts):
+        exponents = [exponent for _, exponent in parts]
+        many = self._rows(parts[0][0], *exponents)
+        if len(parts) == 1 or many is None or any(codes.dtype is I8 for codes, _ in parts):
             return super().resolve(parts)
         order = dense(parts[0][0])
-        n, own = order.numel(), self._out()
-        sides = [(like(codes, order), exponent) for codes, exponent in parts]
-        words = self._words(
-            [
-                word
-                for codes, exponent in sides
-                for word in (
-                    self._address(pointer(codes, n, *GRADIENT)),
-                    BITS[codes.dtype],
-                    self._at(exponent),
-                )
-            ]
-        )
+        n, words, sides = order.numel(), list[Any](), list[Any]()
+        for codes, exponent in parts:
+            codes = like(codes, order)
+            given, _, held = self._of_rows(exponent, many)
+            given = given if held is None else self._address(given)
+            of_codes = (self._address(pointer(codes, n, *GRADIENT)), BITS[codes.dtype])
+            words += (*of_codes, given, held is not None)
+            sides += (codes, held)
         out = torch.empty_like(order, dtype=I32)
-        places = (words, len(sides), n, pointer(out, n, I32), own, _threads())
-        self._run(self._c.samebits_resolve, *places)
-        return out, own[0]
+        place, own = self._results(next((held for held in sides[1::2] if held is not None), None))
+        places = (self._words(words), len(parts), many, n // many, pointer(out, n, I32), place)
+        self._run(self._c.samebits_resolve, *places, _threads())
+        return out, own()
 
     def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
         """Which parts are zeros alone, and do not count, is found in C."""
@@ -246,3 +276,9 @@ def steps_of(a: Tensor, b: Tensor) -> list[int]:
 def sums(v: Tensor) -> Tensor:
     """v as dense int32 or int64, in its order if it is dense."""
     return dense(v if v.dtype is I64 else integers(v, I32))
+
+
+def in_order(exponent: Tensor, last: bool) -> Tensor:
+    """Exponents of rows as C reads them, in the memory order of what they belong to."""
+    exponent = integers(exponent, I64)
+    return nhwc(exponent) if last else exponent.contiguous()

@@ -38,42 +38,51 @@ class NativePools(NativeNorm):
     """The part of `Native` that adds tensors, clips and pools them."""
 
     def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        if isinstance(exponent, Tensor) and clip is not None:
+        if (clipped := self._clips(x, exponent, clip)) is None:
             return super().relu(x, exponent, clip)
+        many, *clips = clipped
         x, n = dense(x), x.numel()
         out = torch.empty_like(x)
-        operands = (pointer(x, n, I8), n, *self._clips(exponent, clip))
+        operands = (pointer(x, n, I8), many, n // many, *clips[:2])
         self._run(self._c.samebits_relu, *operands, pointer(out, n, I8), _threads())
         return out
 
     def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        if isinstance(exponent, Tensor) and clip is not None:
+        if (clipped := self._clips(y, exponent, clip)) is None:
             return super().relu_grad(g, y, exponent, clip)
+        many, *clips = clipped
         y = dense(y)
         g = like(g, y)
         out, n = torch.empty_like(g), y.numel()
-        operands = (pointer(g, n, *GRADIENT), BITS[g.dtype], pointer(y, n, I8), n)
+        operands = (pointer(g, n, *GRADIENT), BITS[g.dtype], pointer(y, n, I8), many, n // many)
         place = pointer(out, n, *GRADIENT)
-        self._run(
-            self._c.samebits_relu_grad, *operands, *self._clips(exponent, clip), place, _threads()
-        )
+        self._run(self._c.samebits_relu_grad, *operands, *clips[:2], place, _threads())
         return out
 
-    def _clips(self, exponent: Exponent, clip: int | None) -> tuple[Any, int | None]:
-        """The exponent and the table of a clip value as C reads them; without it neither counts."""
-        own = exponent if isinstance(exponent, int) else 0
-        return self._at(own), None if clip is None else pointer(clip_table(clip), 256, U8)
+    def _clips(self, v: Tensor, exponent: Exponent, clip: int | None) -> tuple[Any, ...] | None:
+        """Rows, their exponents and the table of a clip value as C reads them, and what holds them;
+        without a clip value all is one row, and the exponent does not count."""
+        if clip is None:
+            return 1, self._at(0), None, None
+        if (many := self._rows(v, exponent)) is None:
+            return None
+        given, _, held = self._of_rows(exponent, many)
+        return many, given, pointer(clip_table(clip), 256, U8), held
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
-        if isinstance(ea, Tensor) or isinstance(eb, Tensor):
+        if (many := self._rows(a, ea, eb)) is None:
             return super().add(a, ea, b, eb, bits)
         a = dense(a)
         b, n = like(b, a), a.numel()
-        y, own = torch.empty_like(a), self._out()
-        sides = (pointer(a, n, I8), self._at(ea), pointer(b, n, I8), self._at(eb))
-        place = (pointer(y, n, I8), own, _threads())
-        self._run(self._c.samebits_add, *sides, n, bits, *place)
-        return y, own[0]
+        (given_a, _, held_a), (given_b, _, held_b) = (self._of_rows(e, many) for e in (ea, eb))
+        y, found = torch.empty_like(a), self._out()
+        place, own = self._results(held_b if held_a is None else held_a)
+        self._run(
+            *(self._c.samebits_add, pointer(a, n, I8), given_a, held_a is not None),
+            *(pointer(b, n, I8), given_b, held_b is not None, many, n // many, bits),
+            *(pointer(y, n, I8), place, found, _threads()),
+        )
+        return y, own()
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         pool = pool_struct(x.shape, window)
@@ -127,27 +136,35 @@ class NativePools(NativeNorm):
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
-        """Quotients of one exponent; all else in torch."""
-        if divisor == 1 or acc.dtype != I64 or isinstance(exponent, Tensor):
+        """Quotients; all else in `NativeParts`, or in torch."""
+        many = self._rows(acc, exponent)
+        if divisor == 1 or acc.dtype != I64 or many is None:
             return super().requantize(acc, largest, exponent, bits, divisor)
         acc, n = dense(acc), acc.numel()
-        codes, own = torch.empty_like(acc, dtype=CODE_TYPE[bits]), self._out()
-        operands = (pointer(acc, n, I64), n, self._at(largest), self._at(exponent))
-        place = (pointer(codes, n, I8, I16), BITS[codes.dtype], own, _threads())
-        self._run(self._c.samebits_requantize_divided, *operands, divisor, bits, *place)
-        return codes, own[0]
+        given, _, held = self._of_rows(exponent, many)
+        codes, found = torch.empty_like(acc, dtype=CODE_TYPE[bits]), self._out()
+        place, own = self._results(held)
+        self._run(
+            *(self._c.samebits_requantize_divided, pointer(acc, n, I64), many, n // many),
+            *(self._at(largest) if held is None else None, given, divisor, bits),
+            *(pointer(codes, n, I8, I16), BITS[codes.dtype], place, found, _threads()),
+        )
+        return codes, own()
 
     def divided(
         self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
     ) -> Part:
-        if isinstance(exponent, Tensor):
+        if (many := self._rows(acc, exponent)) is None:
             return super().divided(acc, largest, exponent, divisor, bits)
         acc, n = dense(acc), acc.numel()
-        codes, own = torch.empty_like(acc, dtype=I32), self._out()
-        operands = (pointer(acc, n, I64), n, self._at(largest), self._at(exponent))
-        place = (pointer(codes, n, I32), own, _threads())
-        self._run(self._c.samebits_divided, *operands, divisor, bits, *place)
-        return codes, own[0]
+        given, _, held = self._of_rows(exponent, many)
+        codes, (place, own) = torch.empty_like(acc, dtype=I32), self._results(held)
+        self._run(
+            *(self._c.samebits_divided, pointer(acc, n, I64), many, n // many),
+            *(self._at(largest) if held is None else None, given, divisor, bits),
+            *(pointer(codes, n, I32), place, _threads()),
+        )
+        return codes, own()
 
 
 # Windows, and factors of what is added and of sums, as `Windows` of pool.c has them.

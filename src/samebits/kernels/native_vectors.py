@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,28 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.geometry import MAX_GROUP
-from samebits.kernels.library import conv_struct, table_pointers
-from samebits.kernels.memory import BOOL, GRADIENT, I8, I16, I32, I64, SUMS, integers, pointer
+from samebits.kernels.library import conv_struct, rows_struct, table_pointers
+from samebits.kernels.memory import (
+    BOOL,
+    GRADIENT,
+    I8,
+    I16,
+    I32,
+    I64,
+    SUMS,
+    dense,
+    integers,
+    is_last,
+    pointer,
+)
+from samebits.kernels.native_parts import BITS_OF, in_order
 from samebits.kernels.native_update import NativeUpdate
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Shares, State, Sum, VectorNorm
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import pair_shape
 from samebits.spec import formats
 
-LIMITED, UNLIMITED, SHORTENED = range(3)  # of blocks.c
+LIMITED, UNLIMITED, SHORTENED = range(3)  # of rows.h
 _threads = torch.get_num_threads
 
 
@@ -100,13 +112,13 @@ class NativeVectors(NativeUpdate):
     def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
         z = integers(z, I32).contiguous()
         n, c = z.shape
-        own, several, _held = self._of_rows(exponent, n)
+        own, _, _held = self._of_rows(exponent, n)
         allowed = None if allowed is None else allowed.contiguous()
         y, narrow = torch.empty_like(z), torch.empty_like(z, dtype=I8)
         e_narrow = z.new_empty((n, 1), dtype=I64)
         self._run(
             self._c.samebits_softmax,
-            *(pointer(z, n * c, I32), n, c, own, several),
+            *(pointer(z, n * c, I32), n, c, own, isinstance(exponent, Tensor)),
             *(pointer(allowed, n * c, BOOL), *table_pointers()),
             *(pointer(y, n * c, I32), pointer(narrow, n * c, I8), pointer(e_narrow, n, I64)),
             _threads(),
@@ -116,22 +128,15 @@ class NativeVectors(NativeUpdate):
     def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
         g16, y, e_y = g16.contiguous(), y.contiguous(), e_y.contiguous()
         n, c = y.shape
-        own, several, _held = self._of_rows(e_g, n)
+        own, _, _held = self._of_rows(e_g, n)
         out, e_out = y.new_empty(y.shape, dtype=I32), y.new_empty((n, 1), dtype=I64)
         self._run(
             self._c.samebits_softmax_grad,
-            *(pointer(g16, n * c, I16), own, several),
+            *(pointer(g16, n * c, I16), own, isinstance(e_g, Tensor)),
             *(pointer(y, n * c, I8), pointer(e_y, n, I64), n, c),
             *(pointer(out, n * c, I32), pointer(e_out, n, I64), self._out(), _threads()),
         )
         return out, e_out
-
-    def _of_rows(self, exponent: Exponent, n: int) -> tuple[Any, int, Tensor | None]:
-        """Exponents [n, 1] as C reads them, or the one; whether there are several; and they."""
-        if not isinstance(exponent, Tensor):
-            return self._at(exponent), 0, None
-        own = integers(exponent, I64).expand(n, 1).contiguous()
-        return pointer(own, n, I64), 1, own
 
     # --- exponents of vectors ---------------------------------------------------------------
 
@@ -144,7 +149,8 @@ class NativeVectors(NativeUpdate):
         bits: int,
         limited: bool = True,
     ) -> Part:
-        found = self._blocks(v, exponent, beside, size, bits, LIMITED if limited else UNLIMITED)
+        kind = LIMITED if limited else UNLIMITED
+        found = self._blocks(v, exponent, beside, size, bits, kind)
         return found or super().requantize_blocks(v, exponent, beside, size, bits, limited)
 
     def shorten_blocks(
@@ -162,31 +168,32 @@ class NativeVectors(NativeUpdate):
         bits: int,
         kind: int,
     ) -> Part | None:
-        """In C where exponents are those of rows, or of blocks of them; None where not."""
-        given = (1,) * v.dim() if isinstance(exponent, int) else tuple(exponent.shape)
-        wanted = (1,) * v.dim() if size is None else tuple(size)
-        if not v.numel() or not all(_is_of_blocks(s, v.shape) for s in (given, wanted)):
+        """In C; None where exponents and rows take turns too often."""
+        v = dense(v if v.dtype in (I16, I64) else integers(v, I32))
+        shape, last, one = tuple(v.shape), is_last(v), (1,) * v.dim()
+        given = tuple(exponent.shape) if isinstance(exponent, Tensor) else one
+        wanted = one if size is None else tuple(size)
+        s = rows_struct(shape, given, wanted, last) if v.numel() else None
+        if s is None:
             return None
-        v = (v if v.dtype is I64 else integers(v, I32)).contiguous()
-        n, c = _sizes(v)
-        out = torch.empty_like(v, dtype=CODE_TYPE[bits])
-        count, blocks = math.prod(given), math.prod(wanted)
-        if isinstance(exponent, int):
-            own: Any = self._at(exponent)
+        out, found, highest = torch.empty_like(v, dtype=CODE_TYPE[bits]), None, self._out()
+        if isinstance(exponent, Tensor):
+            held = in_order(exponent, last)
+            own: Any = pointer(held, held.numel(), I64)
         else:
-            exponent = integers(exponent, I64).contiguous()
-            own = pointer(exponent, count, I64)
-        found = None if size is None else v.new_empty(wanted, dtype=I64)
-        one, highest = self._out(), self._out()
-        place = one if found is None else pointer(found, blocks, I64)
+            own = self._at(exponent)
+        place = single = self._out()
+        if size is not None:
+            order = torch.channels_last if last else torch.contiguous_format
+            found = torch.empty(wanted, dtype=I64, memory_format=order, device=v.device)
+            place = pointer(found, found.numel(), I64)
         self._run(
-            self._c.samebits_requantize_blocks,
-            *(pointer(v, n * c, *SUMS), 64 if v.dtype is I64 else 32, n, c),
-            *(own, count, self._at(beside), bits, kind),
-            *(pointer(out, n * c, I8, I16, I32), BITS[out.dtype], place, blocks, highest),
-            _threads(),
+            *(self._c.samebits_requantize_rows, s, pointer(v, n := v.numel(), I16, *SUMS)),
+            *(BITS_OF[v.dtype], own, self._at(beside), bits, kind),
+            *(pointer(out, n, I8, I16, I32), BITS[out.dtype], place, highest, _threads()),
+            found=highest,
         )
-        return out, one[0] if found is None else found
+        return out, single[0] if found is None else found
 
     # --- products of matrices ---------------------------------------------------------------
 
@@ -227,16 +234,6 @@ class NativeVectors(NativeUpdate):
 def _leaves(terms: int) -> bool:
     """Whether a sum of products of 16 and 8 bits may leave 32 bits."""
     return terms * formats.Q16 * formats.Q8 > formats.Q32
-
-
-def _is_of_blocks(size: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether what has a size belongs to blocks of rows that lie one after the other."""
-    if len(size) != len(shape) or size[-1] != 1:
-        return False
-    kept = [n for n, full in zip(size[:-1], shape[:-1], strict=True) if full > 1]
-    full = [full for full in shape[:-1] if full > 1]
-    own = sum(n > 1 for n in kept)
-    return kept == [*full[:own], *[1] * (len(full) - own)]
 
 
 def _dense(state: State | None) -> State | None:

@@ -12,9 +12,13 @@ from torch import Tensor
 
 from samebits.errors import RangeError
 from samebits.kernels.geometry import not_finite, requantize_shift, unlimited_exponent
-from samebits.kernels.protocol import BITS, State, WholePart
+from samebits.kernels.protocol import BITS, Part, State, WholePart
+from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars, Vectors, fits_of, rounded_scalars
 from samebits.spec import formats
+
+GUARD = 8
+"""Bits below the largest exponent at which the statistics of samples are added (12.2)."""
 
 
 def mean_of(s1: Integers, n: int, exponent: Integers | int) -> Scalars:
@@ -34,8 +38,9 @@ def moved_statistics(old: Tensor, new: Scalars, by: float) -> Scalars:
 
 
 def spread_of(s1: Integers, s2: Integers, n: int) -> Scalars:
-    """n * S2 - S1 * S1 of codes without guard bits, below 2**24 * 2**38: exact, rounded once."""
-    return (n * s2 - s1 * s1).astype(np.float64)
+    """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
+    pairs = zip(s1.tolist(), s2.tolist(), strict=True)
+    return np.array([float(n * second - first * first) for first, second in pairs])
 
 
 def inverse(variance: Scalars, eps: float) -> Scalars:
@@ -127,18 +132,20 @@ class BatchNorms(Vectors):
     def batch_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State,
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         bits: int,
-    ) -> tuple[WholePart, Tensor, Tensor]:
+    ) -> tuple[Part, Tensor, Tensor, int] | None:
         """An affine function of a code is largest at the smallest or the largest code, so that the
         output's exponent follows from the statistics, without a pass over the output.
         """
-        n, sums = z.numel() // z.shape[1], self._channel_stats(z)
-        s1, s2, *ends = sums.numpy()
+        if isinstance(exponent, Tensor):
+            return None
+        n, stats = z.numel() // z.shape[1], self._channel_stats(z)
+        (s1, s2, *ends), sums = stats.numpy(), stats[:2]
         if running is None:
             centre = mean_of(s1, n, exponent)
             variance = variance_of(spread_of(s1, s2, n), n * n, exponent)
@@ -153,22 +160,24 @@ class BatchNorms(Vectors):
         scalars = torch.from_numpy(np.stack([centre, inv, a]))
         common, largest = int(own[0, 0]), int(np.abs(np.stack(ends) * m + b).max())
         if largest == 0:
-            return (torch.zeros_like(z), formats.EXPONENT_MIN), scalars, sums
+            return (torch.zeros_like(z), formats.EXPONENT_MIN), scalars, sums, exponent
         by = requantize_shift(largest, common, bits)
         codes = self._channel_affine(z, torch.from_numpy(m[0]), torch.from_numpy(b[0]), -by)
-        return (codes, common + by), scalars, sums
+        return (codes, common + by), scalars, sums, exponent
 
     def batch_norm_gradient(
         self,
         g: Tensor,
-        e_g: int,
+        e_g: Exponent,
         z: Tensor,
-        e_z: int,
+        e_z: Exponent,
         scalars: Tensor,
         training: bool,
         wants_input: bool,
-    ) -> tuple[WholePart | None, WholePart, WholePart]:
+    ) -> tuple[Part | None, WholePart, WholePart] | None:
         """Both parameters' gradients in binary64, that of the input as one multiply-add."""
+        if isinstance(e_g, Tensor) or isinstance(e_z, Tensor):
+            return None
         known = scalars.numpy()
         centre, inv, a = known
         sums = self.channel_grad_sums(g, z).numpy().astype(np.float64)
@@ -202,7 +211,7 @@ class BatchNorms(Vectors):
             buffer.copy_(torch.from_numpy(moved_statistics(buffer, value, by)))
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        return torch.stack([self.channel_sum(g), self.channel_sum(g.long() * z.long())]).cpu()
+        return torch.stack([channel_sums(g), channel_sums(g.long() * z.long())]).cpu()
 
     def _channel_stats(self, z: Tensor) -> Tensor:
         """int64 [4, channels] on the CPU: sum, sum of squares, smallest and largest code of z."""
@@ -218,6 +227,11 @@ class BatchNorms(Vectors):
         """a * g + b * z + c in int64; abc int64 [3, channels]."""
         a, b, c = (per_channel(v, g) for v in abc)
         return a * g.long() + b * z.long() + c
+
+
+def channel_sums(v: Tensor) -> Tensor:
+    """The sums over all axes but the second, int64."""
+    return v.long().sum(dim=[axis for axis in range(v.dim()) if axis != 1])
 
 
 def per_channel(v: Tensor, like: Tensor) -> Tensor:

@@ -42,9 +42,9 @@ class StepOptions(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One parameter with one exponent, and what a step changes.
+    """One parameter, and what a step changes.
 
-    exponent: int64 []
+    exponent: int64 [], or by rows int8 [rows]
     largest:  max|J| (-1: unknown), and the version of the codes that it is true of
     moments:  V, or M and S
     numbers:  `Numbers` of C
@@ -101,9 +101,9 @@ class StepGradients:
 
 
 def is_taken(codes: Tensor, delayed: Tensor, exponent: Tensor) -> bool:
-    """Whether a roster takes a weight: one exponent, in memory in the order of random words."""
+    """Whether a roster takes a weight: in memory in the order of random words."""
     return (
-        exponent.dim() == 0
+        (exponent.dim() == 0 or exponent.is_contiguous())
         and codes.numel() > 0
         and is_in_word_order(codes)
         and is_in_word_order(delayed)

@@ -199,27 +199,16 @@ class Kernels(Protocol):
     def are_below(self, index: Tensor, count: int) -> bool:
         """Whether all integers, int64, are in [0, count)."""
 
-    def quantize(self, x: Tensor, bits: int) -> WholePart:
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
         """Real numbers as codes with the smallest exponent in [-128, 127], one rounding (1.1, 5).
+
+        by_rows: each row of an activation has its own (12.2).
 
         Raises RangeError for numbers that are not finite, or ask for a larger exponent.
         """
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """rne(v * 2**exponent) as int64. |v| <= 2**62; the caller knows that a left shift fits."""
-
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        """max|v| over the axes along which all shapes of `sizes` are 1, int64; |v| <= 2**62."""
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        """The largest |v| * 2**exponent of every row, binary64, and its lowest exponent.
-
-        size: the shape of both, 1 along the axes of a row. Exponents count where v is not 0; where
-        all is 0 it is `rows.ABOVE`. None where |v| leaves 2**53, or an exponent -900 to 900: then
-        binary64 does not hold what would be found.
-        """
 
     def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
         """rne(v * 2**exponent) as codes of 8, 16 or 32 bits; the caller knows that they fit."""
@@ -278,7 +267,10 @@ class Kernels(Protocol):
     def input_gradient(
         self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
     ) -> Part:
-        """`conv_input_grad` at an exponent as codes of `bits` bits in int16, requantized (1.1)."""
+        """`conv_input_grad` at an exponent as codes of `bits` bits in int16, requantized (1.1).
+
+        By rows: exponents of samples, or where the pixels of one image are the rows, theirs [n, 1].
+        """
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
         """The weight gradient's sums [co, ci/groups, kh, kw] of g [n, co, oh, ow], 16 or 32 bits.
@@ -305,42 +297,47 @@ class Kernels(Protocol):
         is all zeros changes nothing. int32 `acc` may be written in place.
         """
 
-    def channel_sum(self, g: Tensor) -> Tensor:
-        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits."""
+    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
+        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits.
+
+        Its largest magnitude, and its exponent: where samples have their own it is that of `gather`
+        with 55 bits (12.1).
+        """
 
     # --- batch normalisation (5 and 7) ------------------------------------------------------
 
-    # For each channel over n codes z, of one exponent, float64 [3, channels] on the CPU: the centre
-    # (a real number), the inverse of the standard deviation, and `a`, which is gamma times it.
+    # For each channel over n codes z float64 [3, channels] on the CPU: the centre (a real number),
+    # the inverse of the standard deviation, and `a`, which is gamma times it. By rows both kernels
+    # give None where the realisation has no such pass.
 
     def batch_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State,
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         bits: int,
-    ) -> tuple[WholePart, Tensor, Tensor]:
+    ) -> tuple[Part, Tensor, Tensor, int] | None:
         """z, of 8 bits, normalised by channels: codes of `bits`, their scalars, and sums of z.
 
         running: mean and variance, float64 [channels], of which the centre is made; None: those of
-        z, at most 2**24 codes a channel. Sums are int64 [4, channels] on the CPU: of z, of z * z,
-        and the smallest and the largest code. Raises RangeError where the scale of a channel is not
-        finite, or the exponent would be above 127.
+        z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
+        z * z, and have an exponent: that of z, or by rows one with `GUARD` bits (12.2). Raises
+        RangeError where the scale of a channel is not finite, or an exponent would be above 127.
         """
 
     def batch_norm_gradient(
         self,
         g: Tensor,
-        e_g: int,
+        e_g: Exponent,
         z: Tensor,
-        e_z: int,
+        e_z: Exponent,
         scalars: Tensor,
         training: bool,
         wants_input: bool,
-    ) -> tuple[WholePart | None, WholePart, WholePart]:
+    ) -> tuple[Part | None, WholePart, WholePart] | None:
         """The gradients of z, where it is wanted, of gamma and of beta, as bfp32.
 
         scalars: those of the forward pass; training: whether they are statistics of z. Raises

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from samebits import arena
@@ -50,6 +50,12 @@ MADE = {  # of torch's functions that make tensors whose elements nobody knows
 ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default}
 COPIES = {aten.clone.default, aten._to_copy.default}
 CHOICES = {aten.index.Tensor, aten.index_select.default}
+SUMS = {aten.add.Tensor: 1, aten.sub.Tensor: -1}  # of exponents
+SUMS_OF_EXPONENTS = {
+    **dict.fromkeys((Tensor.add, Tensor.__add__, Tensor.__radd__, torch.add), 1),
+    **dict.fromkeys((Tensor.sub, Tensor.__sub__, torch.sub), -1),
+}
+_ONE = torch.zeros((), dtype=torch.int64, device="cpu")  # in the place of a number, for its steps
 
 
 class NotRecordableError(UnsupportedError):
@@ -63,20 +69,31 @@ class RoutineNumber(int):
     recorder: RoutineRecorder
     place: int  # its address
 
-    def __add__(self, other: int) -> RoutineNumber:
+    def __add__(self, other: Any) -> Any:
         return self.recorder.sum(self, other, 1)
 
-    def __radd__(self, other: int) -> RoutineNumber:
+    def __radd__(self, other: Any) -> Any:
         return self.recorder.sum(self, other, 1)
 
-    def __sub__(self, other: int) -> RoutineNumber:
+    def __sub__(self, other: Any) -> Any:
         return self.recorder.sum(self, other, -1)
 
-    def __rsub__(self, other: int) -> RoutineNumber:
+    def __rsub__(self, other: Any) -> Any:
         return self.recorder.sum(other, self, -1)
 
-    def __neg__(self) -> RoutineNumber:
+    def __neg__(self) -> Any:
         return self.recorder.sum(0, self, -1)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """A tensor of exponents plus or minus such a number."""
+        if func not in SUMS_OF_EXPONENTS or kwargs:
+            raise NotRecordableError(f"torch reads an exponent ({func.__name__})")
+        a, b = args
+        recorder = next(v for v in args if isinstance(v, RoutineNumber)).recorder
+        return recorder.sum(a, b, SUMS_OF_EXPONENTS[func])
 
     def _read(self, *_: Any) -> NoReturn:
         raise NotRecordableError("an exponent or a largest magnitude is read")
@@ -192,11 +209,29 @@ class RoutineRecorder(Native):
         ctypes.c_int64.from_address(address).value = value
         return self.cell_at(address)
 
-    def sum(self, a: int, b: int, sign: int) -> RoutineNumber:
-        """a + sign * b of exponents."""
-        out = self._out()
-        self._run(self._c.samebits_exponent_sum, self._at(a), self._at(b), sign, out)
-        return out[0]
+    def sum(self, a: Exponent, b: Exponent, sign: int) -> Any:
+        """a + sign * b of exponents, numbers or tensors."""
+        tensors = [v for v in (a, b) if isinstance(v, Tensor)]
+        size = torch.broadcast_shapes(*(v.shape for v in tensors))
+        result = None
+        if tensors:
+            with _disable_current_modes():
+                result = self.made(tensors[0].new_empty(size))
+        out: Any = self._out() if result is None else memory.address_of(result)
+        steps = [(v.expand(size) if isinstance(v, Tensor) else _ONE.expand(size)) for v in (a, b)]
+        layout = steps_of(*steps)
+        if len(layout) > 3 * MOST_AXES or any(v.dtype is not torch.int64 for v in tensors):
+            raise NotRecordableError("torch adds what are no exponents")
+        self._run(
+            self._c.samebits_exponent_sum,
+            *(self._exponents_at(a), self._exponents_at(b), sign, out),
+            *(len(layout) // 3, _Words(tuple(layout))),
+        )
+        return out[0] if result is None else result
+
+    def _exponents_at(self, v: Exponent) -> Any:
+        """Where a number lies, or the first of a tensor's."""
+        return memory.address_of(v) if isinstance(v, Tensor) else self._at(v)
 
     def _at(self, value: Exponent) -> Any:
         if isinstance(value, RoutineNumber):
@@ -327,7 +362,8 @@ class RoutineRecorder(Native):
         """A call that adds the rows of a cross-entropy up: int64 [3] (csrc/training/loss.c)."""
         found, n = self.made(logs.new_empty(3)), logs.numel()
         rows = [memory.pointer(v, n, torch.int64) for v in (logs, distances)]
-        places = (n, self._at(exponent), memory.pointer(found, 3, torch.int64))
+        own, count, _held = self._of_rows(exponent, n)
+        places = (n, own, count > 1, memory.pointer(found, 3, torch.int64))
         self._run(self._c.samebits_loss_units, *rows, *places)
         return found
 
@@ -429,6 +465,8 @@ class _Torch(TorchDispatchMode):
             self._recorder.chosen(args[0], *_choice(func, args), result)
         elif func is aten.index_add_.default and not kwargs:
             self._recorder.added(*args)
+        elif func in SUMS and result.dtype is torch.int64 and not kwargs:
+            return self._recorder.sum(args[0], args[1], SUMS[func])
         elif not _is_view(func, result, args):
             raise NotRecordableError(f"torch computes {func.__name__.partition('.')[0]}")
         return result

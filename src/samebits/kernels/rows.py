@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from samebits.errors import RangeError
 from samebits.spec.formats import CODE_MAX, EXPONENT_MAX, EXPONENT_MIN
@@ -62,18 +63,15 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
 
 
 class Passes(Protocol):
-    """The passes over all elements, which the kernels in use have."""
+    """What the kernels in use have for sums of several exponents."""
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """`scale`."""
 
-    def largest_rows(self, v: Tensor, *sizes: Sequence[int]) -> Tensor:
-        """`largest`."""
-
-    def row_ends(
-        self, v: Tensor, exponent: Tensor, size: Sequence[int]
-    ) -> tuple[Tensor, Tensor] | None:
-        """`ends`."""
+    def requantize(
+        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
+    ) -> tuple[Tensor, Exponent]:
+        """`requantize` by rows of an activation."""
 
 
 def maximum(*exponents: Exponent) -> Exponent:
@@ -121,7 +119,11 @@ def are_powers(exponent: Tensor) -> bool:
 
 
 def ends(v: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] | None:
-    """`row_ends` of the kernels (protocol.py)."""
+    """The largest |v| * 2**exponent of every row, binary64, and its lowest exponent.
+
+    Exponents count where v is not 0; where all is 0 the lowest is ABOVE. None where |v| leaves
+    2**53, or an exponent -900 to 900: then binary64 does not hold what would be found.
+    """
     if not v.numel() or not are_powers(exponent) or not _is_exact(v):
         return None
     axes = [axis for axis in range(v.dim()) if size[axis] == 1]
@@ -136,7 +138,6 @@ def _fit(
     size: Sequence[int],
     bits: int,
     divisor: int,
-    k: Passes,
 ) -> tuple[Tensor, Tensor]:
     """The exponent at which every row fits codes of `bits`, and the lowest of its elements.
 
@@ -147,12 +148,12 @@ def _fit(
     """
     axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
     inside = any(exponent.shape[axis] > 1 for axis in axes)
-    if inside and (found := k.row_ends(acc, exponent, size)) is not None:
+    if inside and (found := ends(acc, exponent, size)) is not None:
         most, lowest = found
         fraction, own = torch.frexp(most)
         top = (fraction * 2.0**53).long()
         return torch.where(top > 0, own - 53 + shifts(top, bits, divisor), _NONE), lowest
-    top = k.largest_rows(acc, exponent.shape, size)
+    top = largest(acc, exponent.shape, size)
     own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
     fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)
     if inside:
@@ -187,14 +188,12 @@ def requantize(
     bits: int,
     divisor: int = 1,
     limited: bool = True,
-    *,
-    k: Passes,
 ) -> tuple[Tensor, Tensor]:
     """`requantize` by rows: codes (int64) and exponents of the shape `size`.
 
     limited: exponents in [-128, 127]; RangeError above.
     """
-    e, _ = _fit(acc, exponent, size, bits, divisor, k)
+    e, _ = _fit(acc, exponent, size, bits, divisor)
     e = torch.where(e == _NONE, EXPONENT_MIN, e.clamp(min=EXPONENT_MIN) if limited else e)
     if limited and e.numel() and (found := int(e.max())) > EXPONENT_MAX:
         raise RangeError(
@@ -203,7 +202,7 @@ def requantize(
         )
     by = exponent - e
     if divisor == 1:
-        return k.scale(acc, by), e
+        return scale(acc, by), e
     return _divided(acc, by, divisor), e
 
 
@@ -222,9 +221,9 @@ def requantize_channels(
     would be above 127.
     """
     up = along_channels(shifts, acc.dim())
-    size = row_size(acc.shape)
-    codes, own = requantize(acc, exponent - up, size, bits, divisor, k=k)
+    codes, own = k.requantize(acc, 0, exponent - up, bits, divisor)
     own = own + up
+    assert isinstance(own, Tensor)
     if (found := int(own.max())) > EXPONENT_MAX:
         raise RangeError(
             f"expected an exponent of at most {EXPONENT_MAX}, found {found} with the shift of its "
@@ -247,23 +246,23 @@ def _divided(acc: Tensor, exponent: Tensor, divisor: int) -> Tensor:
     return torch.where(down > room, 0, rounded)
 
 
-def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int], k: Passes) -> tuple[Tensor, Tensor]:
+def shorten(acc: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
     """`shorten` by rows: codes (int64, at most Q32) and exponents of the shape `size`."""
-    fitting, lowest = _fit(acc, exponent, size, 32, 1, k)
+    fitting, lowest = _fit(acc, exponent, size, 32, 1)
     e = torch.where(fitting == _NONE, EXPONENT_MIN, torch.maximum(fitting, lowest))
-    return k.scale(acc, exponent - e), e
+    return scale(acc, exponent - e), e
 
 
-def resolve(parts: Sequence[tuple[Tensor, Exponent]], k: Passes) -> tuple[Tensor, Tensor]:
+def resolve(parts: Sequence[tuple[Tensor, Exponent]]) -> tuple[Tensor, Tensor]:
     """`resolve` row by row, of several parts: int64 codes, to be int32, and their exponents."""
     size = max((e.shape for _, e in parts if isinstance(e, Tensor)), key=lambda s: s.numel())
-    tops = [torch.where(k.largest_rows(codes, size) > 0, e, _NONE) for codes, e in parts]
+    tops = [torch.where(largest(codes, size) > 0, e, _NONE) for codes, e in parts]
     e = torch.stack(tops).amax(0)
     total = sum(
-        k.scale(codes, (own - e).clamp(max=0)) for (codes, _), own in zip(parts, tops, strict=True)
+        scale(codes, (own - e).clamp(max=0)) for (codes, _), own in zip(parts, tops, strict=True)
     )
     assert isinstance(total, Tensor)
-    return shorten(total, torch.where(e == _NONE, EXPONENT_MIN, e), size, k)
+    return shorten(total, torch.where(e == _NONE, EXPONENT_MIN, e), size)
 
 
 def aligned(codes: Tensor, exponent: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -285,14 +284,35 @@ def moved(
 ) -> tuple[Tensor, Tensor]:
     """Codes in other places with their exponents, aligned where rows of several exponents meet."""
     after = move(codes)
-    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
-    own = move(exponent.to(torch.int32).expand(codes.shape))
     size = row_size(after.shape)
     axes = [axis for axis in range(after.dim()) if size[axis] == 1]
+    if exponent.shape == row_size(codes.shape) and _keeps_rows(codes, exponent, size, move):
+        own = move(exponent.long().expand(codes.shape))
+        return after, own[tuple(slice(0, n) for n in size)].contiguous()
+    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
+    own = move(exponent.to(torch.int32).expand(codes.shape))
     low, high = torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
     if torch.equal(low, high):
         return after, high.long().view(size)
     return aligned(after, own.long(), size)
+
+
+def _keeps_rows(
+    codes: Tensor,
+    exponent: Tensor,
+    size: Sequence[int],
+    move: Callable[[Tensor], Tensor],
+) -> bool:
+    """Whether each row after a move has elements of one row alone, whatever the exponents are."""
+    if not codes.numel():
+        return False
+    with _disable_current_modes():  # it follows from shapes: no routine repeats it
+        count = torch.arange(1, exponent.numel() + 1, dtype=torch.int32, device=codes.device)
+        own = move(count.view(exponent.shape).expand(codes.shape))  # 0 where a move adds elements
+        first = own[tuple(slice(0, n) for n in size)]
+        return (
+            own.numel() > 0 and bool((first > 0).all()) and torch.equal(own, first.expand_as(own))
+        )
 
 
 def moved_shifts(

@@ -65,13 +65,13 @@ class Vectors(Kernels):
         limited: bool = True,
     ) -> Part:
         own, wanted = _of_blocks(v, exponent, beside, size)
-        codes, chosen = rows.requantize(v, own, wanted, bits, limited=limited, k=self)
+        codes, chosen = rows.requantize(v, own, wanted, bits, limited=limited)
         return codes.to(CODE_TYPE[bits]), int(chosen) if size is None else chosen
 
     def shorten_blocks(
         self, v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
     ) -> Part:
-        codes, chosen = rows.shorten(v, *_of_blocks(v, exponent, beside, size), self)
+        codes, chosen = rows.shorten(v, *_of_blocks(v, exponent, beside, size))
         return codes.to(torch.int32), int(chosen) if size is None else chosen
 
     def products(self, a: Tensor, b: Tensor) -> Sum:

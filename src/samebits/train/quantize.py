@@ -9,10 +9,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import NonFiniteError, RangeError
-from samebits.kernels import rows
-from samebits.kernels.geometry import smallest_exponent
-from samebits.kernels.protocol import CODE_TYPE, Part
-from samebits.numerics.realise import times_power
+from samebits.kernels.protocol import Part
 
 
 def largest_magnitude(x: Tensor, name: str) -> float:
@@ -33,30 +30,16 @@ def largest_magnitude(x: Tensor, name: str) -> float:
     )
 
 
-def quantize_real(x: Tensor, bits: int, name: str) -> Part:
+def quantize_real(x: Tensor, bits: int, name: str, by_rows: bool = False) -> Part:
     """A real tensor as bfp8, bfp16 or bfp32 codes with the smallest exponent in [-128, 127].
 
-    One rounding (rne). Raises NonFiniteError, which names the tensor, for NaN or infinity, and
-    RangeError for values that ask for a larger exponent.
+    One rounding (rne). by_rows: every row has its own exponent (training.md 12.2). Raises
+    NonFiniteError, which names the tensor, for NaN or infinity, and RangeError for values that ask
+    for a larger exponent.
     """
     values = x.detach()
     try:
-        return kernels.of(values).quantize(values, bits)
+        return kernels.of(values).quantize(values, bits, by_rows)
     except RangeError:
         largest_magnitude(values, name)  # knows where one is that is not finite
         raise
-
-
-def quantize_rows(x: Tensor, bits: int, name: str) -> Part:
-    """A real tensor as codes whose rows have their own smallest exponents (training.md 12.2).
-
-    One rounding (rne). Raises as `quantize_real`.
-    """
-    largest_magnitude(x, name)
-    values = x.detach().double()
-    size = rows.row_size(x.shape)
-    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
-    tops = values.abs().amax(axes) if values.numel() else values
-    own = [smallest_exponent(top, bits) for top in tops.flatten().tolist()]
-    exponent = torch.tensor(own, device=x.device).view(size)
-    return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent

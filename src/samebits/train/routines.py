@@ -25,7 +25,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels.memory import address_of, addresses
 from samebits.kernels.optimize import GradientCells
-from samebits.kernels.protocol import WholePart
+from samebits.kernels.protocol import Part
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
@@ -33,7 +33,7 @@ from samebits.train.graph import TrainingGraph, TrainingNode, backward, called, 
 from samebits.train.operations.pointwise import DROPOUT, MASK, Drawn, Mask
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue, Weight, WeightAt, same_parts
+from samebits.train.value import BFPValue, Weight, WeightAt, exponents_of, same_parts
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -122,7 +122,8 @@ class _Kept:
 
 
 Place = ctypes.c_int64
-PlacedPart = tuple[Tensor, Place]  # codes, and the place of their exponent
+Placed = Place | Tensor | int | None  # where a routine leaves a number, or exponents; or a constant
+PlacedPart = tuple[Tensor, Placed]  # codes, and the place of their exponent
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,13 @@ class PlacedGradient:
     """Where a routine leaves a gradient: its parts, and of each its bound or the bound's place."""
 
     parts: tuple[PlacedPart, ...]
-    bounds: tuple[int | Place | None, ...]
+    bounds: tuple[Placed, ...]
 
     @staticmethod
     def of(gradient: BFPValue, routine: Routine) -> PlacedGradient:
         """The places of a gradient that was recorded."""
-        parts = ((routine.tensor(codes), place_of(e)) for codes, e in gradient.parts)
-        bounds = (place_of(b) if isinstance(b, RoutineNumber) else b for b in gradient.bounds)
+        parts = ((routine.tensor(codes), placed(e, routine)) for codes, e in gradient.parts)
+        bounds = (placed(b, routine) for b in gradient.bounds)
         return PlacedGradient(tuple(parts), tuple(bounds))
 
     def cells(self) -> GradientCells:
@@ -147,9 +148,8 @@ class PlacedGradient:
 
     def value(self) -> BFPValue:
         """The gradient, in memory of its own."""
-        parts = tuple((codes.clone(), place.value) for codes, place in self.parts)
-        bounds = (b.value if isinstance(b, Place) else b for b in self.bounds)
-        return BFPValue.of_parts(parts, tuple(bounds))
+        parts = tuple((codes.clone(), found(place)) for codes, place in self.parts)
+        return BFPValue.of_parts(parts, tuple(map(found, self.bounds)))
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class _PlacedUpdate:
 
     update: ShardUpdate
     arrays: dict[str, np.ndarray[Any, Any]]
-    numbers: dict[str, Place]
+    numbers: dict[str, Placed]
 
     def value(self) -> ShardUpdate:
         """The change, in memory of its own."""
         arrays = {name: array.copy() for name, array in self.arrays.items()}
-        numbers = {name: place.value for name, place in self.numbers.items()}
+        numbers = {name: found(place) for name, place in self.numbers.items()}
         return replace(self.update, **arrays, **numbers)  # type: ignore[type-var]
 
 
@@ -183,7 +183,7 @@ class RecordedPasses:
     x: PlacedPart
     output: BFPValue
     result: PlacedPart
-    largest: Place | None
+    largest: Placed
     grad: PlacedPart | None
     gradients: list[PlacedGradient | None]
     updates: list[_PlacedUpdate]
@@ -195,46 +195,39 @@ class RecordedPasses:
 
     def forward(self, x: BFPValue | Tensor, draws: Sequence[Drawn]) -> BFPValue | None:
         """The output in memory of its own; None where the routine could not end."""
-        (codes, exponent), (place, number) = part_of(x), self.x
-        place.copy_(codes)
-        number.value = exponent
+        if not put(part_of(x), self.x):
+            return None
         for cell, drawn in zip(self.draws, numbers_of(draws), strict=True):
             cell.value = drawn
         if not self.routine.run(FORWARD):
             return None
         for update in self.updates:
             defer(update.value())
-        found, own = self.result[0].clone(), self.result[1].value
-        return _like(self.output, found, own, None if self.largest is None else self.largest.value)
+        codes, exponent = self.result
+        return _like(self.output, codes.clone(), found(exponent), found(self.largest))
 
     def backward(self, grad: BFPValue) -> list[BFPValue | None] | None:
         """The gradients in memory of their own; None where the routine could not end."""
         if self.grad is None or len(grad.parts) != 1:
             return None
-        (codes, exponent), (place, number) = grad.parts[0], self.grad
-        if not isinstance(exponent, int) or codes.dtype is not place.dtype:
-            return None
-        place.copy_(codes)
-        number.value = exponent
-        if not self.routine.run(BACKWARD):
+        if not put(grad.parts[0], self.grad) or not self.routine.run(BACKWARD):
             return None
         return [None if g is None else g.value() for g in self.gradients]
 
 
-def _like(output: BFPValue, codes: Tensor, exponent: int, largest: int | None) -> BFPValue:
+def _like(output: BFPValue, codes: Tensor, exponent: Exponent, largest: int) -> BFPValue:
     """A value as `output`, of other codes; of sums, which stay, their largest magnitude."""
     if output.sums is None:
         return output.with_part(codes, exponent)
-    assert largest is not None
     sums = Sums(codes, largest, exponent, lambda: codes, output.sums.bits)
     sums.where = output.sums.where
     sums.keep()
     return output.with_sums(sums)
 
 
-def part_of(x: BFPValue | Tensor) -> WholePart:
+def part_of(x: BFPValue | Tensor) -> Part:
     """The codes of an input and their exponent; indices are as they are, and have none."""
-    return (x, 0) if isinstance(x, Tensor) else x.whole()
+    return (x, 0) if isinstance(x, Tensor) else x.parts[0]
 
 
 # --- recording --------------------------------------------------------------------------------
@@ -252,53 +245,59 @@ def record(
     draws: the masks of its dropouts. Raises NotRecordableError where there can be none.
     """
     _check_operands(x, weights, grad)
-    recorder = kernels.recorder()
-    codes, exponent = part_of(x)
-    results = [recorder.made(torch.empty_like(codes).copy_(codes))]
-    x_cell = recorder.input_cell(exponent)
-    value = results[0] if isinstance(x, Tensor) else x.with_part(results[0], x_cell)
-    states = [as_recorded(w, recorder) for w in weights]
+    recorder, results = kernels.recorder(), list[Tensor]()
+
+    def given_part(part: Part) -> Part:
+        """An operand that the routine's caller writes."""
+        codes, exponent = part[0].clone(), part[1]
+        results.append(recorder.made(codes))
+        if isinstance(exponent, Tensor):
+            results.append(recorder.made(exponent := exponent.clone()))
+        return codes, recorder.input_cell(exponent) if isinstance(exponent, int) else exponent
+
+    own = given_part(part_of(x))
+    value = own[0] if isinstance(x, Tensor) else x.with_part(*own)
     cells = [recorder.input_cell(number) for number in numbers_of(draws)]
     drawn = with_masks(
         graph, [((a, b), (c, d, e)) for a, b, c, d, e in zip(*[iter(cells)] * 5, strict=True)]
     )
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
+        states = [as_recorded(w, recorder) for w in weights]
         output, kept = forward(drawn, value, states, grad is not None)
     results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
     top = None if output.sums is None else output.sums.largest
-    found = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
-    results.append(found[0])
+    result = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
+    results += [v for v in result if isinstance(v, Tensor)]
     given, gradients = None, list[BFPValue | None]()
     if grad is not None:
-        g, e_g = grad.whole()
-        given = (recorder.made(torch.empty_like(g).copy_(g)), recorder.input_cell(e_g))
-        results.append(given[0])
+        given = given_part(grad.parts[0])
         with kernels.recording(recorder, BACKWARD):
             gradients = backward(drawn, kept, BFPValue(*given))
         results += [codes for g in gradients if g is not None for codes, _ in g.parts]
     routine = recorder.finish(*results)
 
-    def placed(part: Any) -> PlacedPart:
-        return routine.tensor(part[0]), place_of(part[1])
+    def placed_part(part: Any) -> PlacedPart:
+        return routine.tensor(part[0]), placed(part[1], routine)
 
     passes = RecordedPasses(
         routine,
         addresses(state_of(weights)),
-        placed((results[0], x_cell)),
+        placed_part(own),
         output,
-        placed(found),
-        None if top is None else place_of(top),
-        None if given is None else placed(given),
+        placed_part(result),
+        placed(top, routine),
+        None if given is None else placed_part(given),
         [None if g is None else PlacedGradient.of(g, routine) for g in gradients],
         [_placed_update(update, routine) for update in updates],
-        [place_of(cell) for cell in cells],
+        [Place.from_address(cell.place) for cell in cells],
     )
     _prove(passes, graph, x, weights, grad, draws)
     return passes
 
 
-def _tensor_of(place: Place) -> Tensor:
+def _tensor_of(place: Placed) -> Tensor:
     """The number at a place, int64 []."""
+    assert isinstance(place, Place)
     return torch.frombuffer(place, dtype=torch.int64).view(())
 
 
@@ -309,7 +308,9 @@ def arrays(update: ShardUpdate) -> dict[str, Any]:
 
 def _placed_update(update: ShardUpdate, routine: Routine) -> _PlacedUpdate:
     own = {name: routine.tensor(torch.from_numpy(v)).numpy() for name, v in arrays(update).items()}
-    numbers = {n: place_of(v) for n, v in vars(update).items() if isinstance(v, RoutineNumber)}
+    numbers = {
+        n: placed(v, routine) for n, v in vars(update).items() if isinstance(v, RoutineNumber)
+    }
     return _PlacedUpdate(update, own, numbers)
 
 
@@ -318,10 +319,31 @@ def state_of(weights: Sequence[Weight]) -> list[Tensor]:
     return [t for w in weights for t in w.tensors]
 
 
-def place_of(cell: Exponent) -> Place:
-    """Where a routine leaves a number."""
-    assert isinstance(cell, RoutineNumber)
-    return Place.from_address(cell.place)
+def placed(v: Any, routine: Routine) -> Placed:
+    """Where a routine leaves a number or a tensor that was recorded; all else as it is."""
+    if isinstance(v, RoutineNumber):
+        return Place.from_address(v.place)
+    return routine.tensor(v) if isinstance(v, Tensor) else v
+
+
+def found(v: Placed) -> Any:
+    """What lies at a place, in memory of its own."""
+    if isinstance(v, Place):
+        return v.value
+    return v.clone() if isinstance(v, Tensor) else v
+
+
+def put(part: Any, place: PlacedPart) -> bool:
+    """Write an operand where a routine reads it; whether it is of the recorded kind."""
+    (codes, exponent), (room, own) = part, place
+    if codes.dtype is not room.dtype or isinstance(exponent, int) is not isinstance(own, Place):
+        return False
+    room.copy_(codes)
+    if isinstance(own, Place):
+        own.value = exponent
+    elif isinstance(own, Tensor):
+        own.copy_(exponent)
+    return True
 
 
 def masks_of(graph: TrainingGraph) -> list[Mask]:
@@ -360,8 +382,8 @@ def _check_operands(x: Any, weights: Sequence[Weight], grad: BFPValue | None) ->
 def check_values(*values: BFPValue) -> None:
     """NotRecordableError for values whose numbers do not lie in memory as one part."""
     for value in values:
-        if value.by_rows:
-            raise NotRecordableError("exponents are by rows")
+        if value.shifts is not None:
+            raise NotRecordableError("channels have shifts")
         if value.sums is not None or len(value.parts) != 1 or value.allowed is not None:
             raise NotRecordableError("an operand is masked, or has several parts")
         if not value.device.type == "cpu":
@@ -369,7 +391,9 @@ def check_values(*values: BFPValue) -> None:
 
 
 def as_recorded(weight: Weight, recorder: RoutineRecorder) -> Weight:
-    """A weight whose exponent is read where it lies."""
+    """A weight whose exponent is read where it lies, in a part that is recorded."""
+    if weight.cell.dim():
+        return WeightAt(weight, exponents_of(weight.cell, weight.dim()))
     return WeightAt(weight, recorder.cell_at(address_of(weight.cell)))
 
 
@@ -434,6 +458,8 @@ def is_same(a: BFPValue | None, b: BFPValue | None) -> bool:
 def _other(part: Any, by: int) -> Any:
     """The same codes, each in another place, at an exponent that is `by` more."""
     codes, exponent = part
+    if isinstance(exponent, Tensor):
+        exponent = exponent.flatten().roll(1).view(exponent.shape)
     return torch.empty_like(codes).copy_(codes.flatten().roll(1).view(codes.shape)), exponent + by
 
 
@@ -449,11 +475,11 @@ def _other_grad(grad: BFPValue) -> BFPValue:
 def moved(weights: Sequence[Weight]) -> Iterator[list[Weight]]:
     """Weights whose exponents are one more or less inside a with block, in memory, too."""
     steps = [1 - 2 * (place % 2) for place in range(len(weights))]
-    places = [Place.from_address(address_of(w.cell)) for w in weights]
-    for place, step in zip(places, steps, strict=True):
-        place.value += step
+    cells = [w.cell.numpy() for w in weights]
+    for cell, step in zip(cells, steps, strict=True):
+        cell += step
     try:
-        yield [WeightAt(w, w.whole()[1] + s) for w, s in zip(weights, steps, strict=True)]
+        yield [WeightAt(w, w.parts[0][1] + s) for w, s in zip(weights, steps, strict=True)]
     finally:
-        for place, step in zip(places, steps, strict=True):
-            place.value -= step
+        for cell, step in zip(cells, steps, strict=True):
+            cell -= step

@@ -20,7 +20,7 @@ from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.train import advice
-from samebits.train.quantize import largest_magnitude, quantize_real, quantize_rows
+from samebits.train.quantize import largest_magnitude, quantize_real
 from samebits.train.signatures import check_arguments, of_aten
 from samebits.train.sums import Sums
 from samebits.train.value import BFPValue, Weight
@@ -156,7 +156,7 @@ class BFPTensor(torch.Tensor):
         by_rows: every row with an exponent of its own (12). bits: 4 to 8 (13).
         `samebits.train.model_input` chooses both as a converted model expects its input.
         """
-        part = (quantize_rows if by_rows else quantize_real)(x, bits, name)
+        part = quantize_real(x, bits, name, by_rows)
         return BFPTensor(*part, bits=bits)
 
     def dequantize(self) -> Tensor:

@@ -377,11 +377,9 @@ class Weight(BFPValue):
     def _parts(self) -> tuple[Part, ...]:  # type: ignore[override]  # follows from the cell
         version = self.cell._version
         if version != self._seen:
-            exponent: Exponent
-            if self.cell.dim():  # a new tensor: a backward pass may hold the old one
-                exponent = self.cell.long().view(-1, *[1] * (self.dim() - 1))
-            else:
-                exponent = int(self.cell)
+            # By rows a new tensor: a backward pass may hold the old one.
+            one = self.cell.dim() == 0
+            exponent = int(self.cell) if one else exponents_of(self.cell, self.dim())
             self._seen, self._held = version, ((self._codes, exponent),)
         return self._held
 
@@ -433,6 +431,11 @@ class WeightAt(Weight):
     @property
     def _parts(self) -> tuple[Part, ...]:  # type: ignore[override]  # of the codes
         return ((self._codes, self._at),)
+
+
+def exponents_of(cell: Tensor, rank: int) -> Tensor:
+    """The exponents by rows in a cell, to meet a weight of a rank."""
+    return cell.long().view(-1, *[1] * (rank - 1))
 
 
 def is_activation(argument: object) -> bool:

@@ -24,11 +24,12 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels import softmax
 from samebits.kernels.memory import address_of, addresses
-from samebits.kernels.protocol import Entropy
+from samebits.kernels.protocol import Entropy, Kernels
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
 from samebits.spec.training.loss import GRID, LN_2
+from samebits.train.convert import is_by_rows
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
 from samebits.train.layers import Dropout
@@ -48,7 +49,6 @@ from samebits.train.routines import (
     is_same,
     masks_of,
     moved,
-    place_of,
     state_of,
     with_masks,
 )
@@ -127,9 +127,9 @@ class WholeStep:
 
 
 def record_step(
-    graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int, shards: int = 1
+    graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken, shards: int = 1
 ) -> WholeStep:
-    """The routine of a step on batches like this one, proved; bits: of the input's codes.
+    """The routine of a step on batches like this one, proved; taken: how the input is.
 
     Raises NotRecordableError where there can be none.
     """
@@ -139,10 +139,10 @@ def record_step(
     check_values(*weights)
     recorder, size = kernels.recorder(), len(target) // shards
     own = [recorder.made(torch.empty_like(v[:size]).copy_(v[:size])) for v in batch]
-    states = [as_recorded(weight, recorder) for weight in weights]
     drawn = recorder.input_cell(0), recorder.input_cell(0)
     with kernels.recording(recorder, SHARD):
-        found = _computed(_drawn(graph, *drawn), (own[0], own[1]), states, bits, 1.0 / shards)
+        states = [as_recorded(weight, recorder) for weight in weights]
+        found = _computed(_drawn(graph, *drawn), (own[0], own[1]), states, taken, 1.0 / shards)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -164,10 +164,10 @@ def record_step(
     step = WholeStep(
         *(routine, first, labels, addresses(state_of(weights)), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
-        (place_of(drawn[0]), place_of(drawn[1])),
+        (Place.from_address(drawn[0].place), Place.from_address(drawn[1].place)),
         *(shards, (images.shape, target.shape)),
     )
-    _prove(step, graph, batch, weights, bits)
+    _prove(step, graph, batch, weights, taken)
     return step
 
 
@@ -269,9 +269,10 @@ def usual_step(
 
     clip: changes gradients before the optimizer takes them
     """
-    parameters, bits = graph.graph.parameters, getattr(model, "input_bits", 8)
+    parameters = graph.graph.parameters
+    taken = Taken(getattr(model, "input_bits", 8), is_by_rows(model))
     try:
-        step = record_step(graph.graph, batch, [p.value for p in parameters], bits, shards)
+        step = record_step(graph.graph, batch, [p.value for p in parameters], taken, shards)
     except NotRecordableError:
         return None
     graph.forget("whole steps are recorded")
@@ -302,6 +303,19 @@ def _clipped(
     return update
 
 
+class Taken(NamedTuple):
+    """How a model takes its input: codes of some bits, at one exponent or by rows."""
+
+    bits: int
+    by_rows: bool
+
+    def __call__(self, k: Kernels, images: Tensor) -> BFPValue | Tensor:
+        """Samples as the model's input: indices as they are."""
+        if not images.is_floating_point():
+            return images
+        return BFPValue(*k.quantize(images, *self), self.bits)
+
+
 class _Computed(NamedTuple):
     """A shard of a step: the loss, the exponent of its logits, gradients, updates."""
 
@@ -315,20 +329,19 @@ def _computed(
     graph: TrainingGraph,
     batch: Batch,
     weights: Sequence[Weight],
-    bits: int,
+    taken: Taken,
     factor: float,
 ) -> _Computed:
     """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
     with deferred_updates() as updates:
-        x: BFPValue | Tensor = images
-        if images.is_floating_point():
-            x = BFPValue(*k.quantize(images, bits), bits)
-        output, kept = forward(graph, x, weights, True)
-    z, e_z = output.whole()
+        output, kept = forward(graph, taken(k, images), weights, True)
+    z, e_z = output.resolved()
     if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
         raise NotRecordableError("the output is not a vector of classes for each target")
+    if target.dim() > 1 and isinstance(e_z, Tensor):
+        raise NotRecordableError("exponents are those of the places of a text")
     k.are_below(target, z.shape[-1])
     rows = z.reshape(-1, z.shape[-1])
     classes = target.flatten()
@@ -360,7 +373,7 @@ def _unchanged(updates: Sequence[ShardUpdate]) -> Iterator[None]:
 
 
 def _prove(
-    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken
 ) -> None:
     """Make a step beside one by walks, on this batch and on another, with other exponents.
 
@@ -369,20 +382,20 @@ def _prove(
     images, target = batch
     by = 4 if images.is_floating_point() else 1
     others = (by * images.flatten().roll(1).view(images.shape), target.roll(1))
-    _compare(step, graph, batch, weights, bits)
+    _compare(step, graph, batch, weights, taken)
     with moved(weights) as states:
-        _compare(step, graph, others, states, bits)
+        _compare(step, graph, others, states, taken)
 
 
 def _compare(
-    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], bits: int
+    step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken
 ) -> None:
     """One step beside one by walks; running state stays."""
     size, wanted = len(step.target), list[_Computed]()
     try:
         for shard, part in enumerate(zip(*(v.split(size) for v in batch), strict=True)):
             own = _drawn(graph, PROVED, shard)
-            wanted.append(_computed(own, part, weights, bits, 1.0 / step.shards))
+            wanted.append(_computed(own, part, weights, taken, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     updates = [update for shard in wanted for update in shard.updates]

@@ -53,14 +53,14 @@ static int64_t powers(const int32_t *z, int64_t c, int64_t top, int64_t exponent
 
 /* Gradient codes of logits [n][c], for class indices (6.2, a row of the target -1 does not count)
  * or, where `target` is null, for the amounts a [n][c] (6.3); log2(S) - 24 and the sum of distances
- * of every row. `p` is scratch of c numbers. */
-void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exponent,
+ * of every row. exponents [n], or one where `own` is 0. `p` is scratch of c numbers. */
+void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exponents, int own,
                       const int64_t *target, int64_t divisor, const int64_t *a, const int64_t *t1,
                       const int64_t *t2, int64_t *p, int32_t *out, int64_t *logs, int64_t *d) {
     for (int64_t r = 0; r < n; r++, z += c, out += c) {
         int64_t top = z[0];
         for (int64_t j = 1; j < c; j++) top = SAMEBITS_MAX(top, z[j]);
-        const int64_t total = powers(z, c, top, *exponent, t1, t2, p);
+        const int64_t total = powers(z, c, top, exponents[own ? r : 0], t1, t2, p);
         logs[r] = log2_24(total);
         if (target) {
             const int64_t y = target[r], by = total * divisor;
@@ -96,25 +96,26 @@ void samebits_hits(const int64_t *target, int64_t n, int64_t classes, int64_t am
 
 /* The sum of the rows' losses (6.1), from what `samebits_entropy` gives, as three numbers: of
  * logarithms, and the halves of that of distances times log2(e), of which the lower has 31 bits.
- * d < 2**61. OUT_OF_RANGE where the logits' exponent is above 14, or a product that it shifts has
- * more than 62 bits. */
-int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n, const int64_t *exponent,
-                        int64_t *units) {
-    const int64_t by = 14 - *exponent, low = ((int64_t)1 << 30) - 1;
-    if (by < 0) return OUT_OF_RANGE;
+ * own: whether each row has an exponent; d < 2**61. OUT_OF_RANGE where an exponent is above 14, or
+ * a product that it shifts has more than 62 bits. */
+int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n,
+                        const int64_t *exponents, int own, int64_t *units) {
+    const int64_t low = ((int64_t)1 << 30) - 1;
     units[0] = units[1] = units[2] = 0;
     for (int64_t r = 0; r < n; r++) {
+        const int64_t by = 14 - exponents[own ? r : 0];
         const int64_t above = (d[r] >> 30) * LOG2_E, below = (d[r] & low) * LOG2_E;
-        int64_t own;
+        int64_t loss;
+        if (by < 0) return OUT_OF_RANGE;
         if (by < 30) {
             if (above >> (31 + by)) return OUT_OF_RANGE;
-            own = (above << (30 - by)) + (below >> by);
+            loss = (above << (30 - by)) + (below >> by);
         } else {
-            own = (above + (below >> 30)) >> SAMEBITS_MIN(by - 30, 63);
+            loss = (above + (below >> 30)) >> SAMEBITS_MIN(by - 30, 63);
         }
         units[0] += logs[r];
-        units[1] += own >> HALF;
-        units[2] += own & (((int64_t)1 << HALF) - 1);
+        units[1] += loss >> HALF;
+        units[2] += loss & (((int64_t)1 << HALF) - 1);
     }
     return FINE;
 }

@@ -1,13 +1,14 @@
-/* Batch normalisation (docs/spec/training.md, sections 5 and 7) of tensors with one exponent: exact
- * sums over channels, a few binary64 numbers of each, and one multiply-add of integers an element.
- * Data is NHWC: `rows` pixels of `c` channels. Every operation on binary64 is rounded once, in the
- * order of the specification. */
+/* Batch normalisation (docs/spec/training.md, sections 5, 7 and 12): exact sums over channels, a few
+ * binary64 numbers of each, and one multiply-add of integers an element. Data is NHWC: `rows` pixels
+ * of `c` channels, of one sample after the other where these have exponents of their own. Every
+ * operation on binary64 is rounded once, in the order of the specification. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "exponent.h"
 #include "moment.h"
 #include "parallel.h"
+#include "rows.h"
 
 #define STATS_ROWS 4096 /* 4096 * 127 * 127 < 2**31: exact in 32 bits between flushes */
 
@@ -82,28 +83,33 @@ SAMEBITS_INLINE int not_finite(double v, int64_t *found) {
     return NOT_FINITE;
 }
 
-/* alpha and shift of every channel, with which its output is alpha * z + shift, and the scalars
- * [3][c]: the mean, 1 / standard deviation, and gamma times it. */
-static void channel_scalars(const int64_t *sums, double n, int64_t e_z, int64_t c,
+__extension__ typedef __int128 Wide;
+
+/* n * S2 - S1 * S1, below 2**80, rounded once. */
+SAMEBITS_INLINE double spread_of(int64_t s1, int64_t s2, int64_t n) {
+    return (double)((Wide)n * s2 - (Wide)s1 * s1);
+}
+
+/* shift of every channel, whose output is a * z + shift of real numbers z, and the scalars [3][c]:
+ * the mean, 1 / standard deviation, and a, which is gamma times it. */
+static void channel_scalars(const int64_t *sums, int64_t n, int64_t e, int64_t c,
                             const double *mean, const double *variance, double eps,
                             const double *gamma, const double *beta, double *scalars,
-                            double *alpha, double *shift) {
+                            double *shift) {
+    double count = (double)n, square = (double)(n * n);
     for (int64_t k = 0; k < c; k++) {
         double centre, spread;
         if (mean) {
             centre = mean[k];
             spread = variance[k];
         } else {
-            /* n * S2 < 2**24 * 2**38: exact, and rounded once. */
-            int64_t whole = (int64_t)n * sums[c + k] - sums[k] * sums[k];
-            centre = times_power((double)sums[k] / n, e_z);
-            spread = times_power((double)whole / (n * n), 2 * e_z);
+            centre = times_power((double)sums[k] / count, e);
+            spread = times_power(spread_of(sums[k], sums[c + k], n) / square, 2 * e);
         }
         double inv = 1.0 / __builtin_sqrt(spread + eps), a = gamma[k] * inv;
         scalars[k] = centre;
         scalars[c + k] = inv;
         scalars[2 * c + k] = a;
-        alpha[k] = times_power(a, e_z);
         shift[k] = beta[k] - centre * a;
     }
 }
@@ -114,58 +120,112 @@ static void joint_values(const int8_t *w, const int16_t *a, int64_t exponent, in
     for (int64_t k = 0; k < c; k++) out[k] = times_power(joint(w[k], a[k]), exponent);
 }
 
-/* The batch norm of z [rows][c] by its own statistics, or where `mean` and `variance` are given by
- * these, as codes of `bits`. gamma and beta: W, A and the exponent of J. sums [4][c]: as
- * `channel_stats` has them; scalars [3][c]: as `channel_scalars`.
+/* S1 and S2 [2][c] of samples, each with sums `stats` [4][c] and an exponent, and the exponent of S1:
+ * `guard` bits below the largest of a sample that is not all zero (12.2). Without guard bits there
+ * is one sample, whose exponent counts. */
+static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samples, int64_t c,
+                            int64_t guard, int64_t *sums) {
+    int64_t common = guard ? EXPONENT_MIN : *e, live = 0;
+    memset(sums, 0, (size_t)c * 2 * sizeof *sums);
+    for (int64_t i = 0; guard && i < samples; i++) {
+        int64_t squares = 0;
+        for (int64_t k = 0; k < c; k++) squares |= stats[(4 * i + 1) * c + k];
+        if (squares && (!live || e[i] > common)) common = e[i];
+        live |= squares;
+    }
+    for (int64_t i = 0; i < samples; i++) {
+        int64_t by = SAMEBITS_MIN(e[i] - common, 0) + guard;
+        Shift first = shift_by(by), second = shift_by(2 * by);
+        for (int64_t k = 0; k < c; k++) {
+            sums[k] += scale64(stats[4 * i * c + k], first);
+            sums[c + k] += scale64(stats[(4 * i + 1) * c + k], second);
+        }
+    }
+    return common - guard;
+}
+
+/* Coefficients of one multiply-add of integers for every channel, and their one exponent, at which
+ * no sum leaves 30 bits; the largest sum of codes from `low` to `high`. term: room for [c]. */
+typedef struct {
+    int32_t *m, *b;
+    int64_t exponent, top;
+} Affine;
+
+static int affine_of(const double *a, const double *shift, int64_t e_z, const int64_t *low,
+                     const int64_t *high, int64_t c, double *term, Affine *out, int64_t *found) {
+    for (int64_t k = 0; k < c; k++)
+        term[k] = 127.0 * magnitude_of_real(times_power(a[k], e_z)) + magnitude_of_real(shift[k]);
+    double bound = largest_real(term, c);
+    if (!is_finite(bound)) return not_finite(bound, found);
+    int64_t e = out->exponent = fits_of(bound, 30);
+    out->top = 0;
+    for (int64_t k = 0; k < c; k++) {
+        int32_t m = (int32_t)nearest_integer(times_power(times_power(a[k], e_z), -e));
+        int32_t b = (int32_t)nearest_integer(times_power(shift[k], -e));
+        int64_t first = samebits_magnitude64(low[k] * m + b);
+        int64_t second = samebits_magnitude64(high[k] * m + b);
+        out->top = SAMEBITS_MAX(out->top, SAMEBITS_MAX(first, second));
+        out->m[k] = m;
+        out->b[k] = b;
+    }
+    return FINE;
+}
+
+/* y of one sample, as codes of `bits`. */
+static int affine_codes(const int8_t *z, int64_t rows, int64_t c, const Affine *by, int bits,
+                        int8_t *y, int64_t *e_y, int threads) {
+    *e_y = EXPONENT_MIN;
+    if (by->top == 0) {
+        memset(y, 0, (size_t)(rows * c));
+        return FINE;
+    }
+    int64_t right = requantize_by(by->top, by->exponent, bits);
+    *e_y = by->exponent + right;
+    if (*e_y > EXPONENT_MAX) return OUT_OF_RANGE;
+    affine(z, rows, c, by->m, by->b, right, y, threads);
+    return FINE;
+}
+
+/* The batch norm of z [samples][rows][c] by its own statistics, or where `mean` and `variance` are
+ * given by these, as codes of `bits`. Samples have exponents e_z and e_y; guard: bits that they are
+ * added with, 0 for one sample that is a whole tensor. gamma and beta: W, A and the exponent of J.
+ * sums [2][c], of z and of z * z, with the exponent e_sums; scalars [3][c]: as `channel_scalars`.
  *
- * Channels are one multiply-add of integers each, of coefficients with one exponent at which no sum
- * leaves 30 bits. It is largest at the smallest or the largest code, so that the exponent of y
- * follows from the statistics. */
-int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t rows, int64_t c,
-                        const int8_t *gamma, const int16_t *gamma_rest, const int64_t *e_gamma,
-                        const int8_t *beta, const int16_t *beta_rest, const int64_t *e_beta,
-                        const double *mean, const double *variance, double eps, int bits,
-                        int64_t *sums, double *scalars, int8_t *y, int64_t *e_y, int threads) {
-    double *alpha = malloc((size_t)c * (4 * sizeof *alpha + 2 * sizeof(int32_t)));
-    if (!alpha) return NO_MEMORY;
-    double *shift = alpha + c, *factor = shift + c, *term = factor + c, bound;
-    int32_t *m = (int32_t *)(term + c), *b = m + c;
-    int status = channel_stats(z, rows, c, sums, threads);
+ * A multiply-add is largest at the smallest or the largest code, so that exponents of y follow from
+ * the statistics. found: what does not fit. */
+int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t samples, int64_t rows,
+                        int64_t c, int64_t guard, const int8_t *gamma, const int16_t *gamma_rest,
+                        const int64_t *e_gamma, const int8_t *beta, const int16_t *beta_rest,
+                        const int64_t *e_beta, const double *mean, const double *variance,
+                        double eps, int bits, int64_t *sums, int64_t *e_sums, double *scalars,
+                        int8_t *y, int64_t *e_y, int64_t *found, int threads) {
+    int64_t *stats = malloc((size_t)c * ((size_t)samples * 4 * sizeof *stats + 5 * sizeof(double)));
+    if (!stats) return NO_MEMORY;
+    double *shift = (double *)(stats + 4 * samples * c), *factor = shift + c, *term = factor + c;
+    int32_t *m = (int32_t *)(term + c);
+    Affine by = {m, m + c, 0, 0};
+    int64_t size = rows * c;
+    int status = FINE;
+    for (int64_t i = 0; i < samples && status == FINE; i++)
+        status = channel_stats(z + i * size, rows, c, stats + 4 * i * c, threads);
     if (status != FINE) goto end;
+    *e_sums = join_samples(stats, e_z, samples, c, guard, sums);
     joint_values(gamma, gamma_rest, *e_gamma, c, factor);
     joint_values(beta, beta_rest, *e_beta, c, term);
-    channel_scalars(sums, (double)rows, *e_z, c, mean, variance, eps, factor, term, scalars, alpha,
+    channel_scalars(sums, samples * rows, *e_sums, c, mean, variance, eps, factor, term, scalars,
                     shift);
-    for (int64_t k = 0; k < c; k++)
-        term[k] = 127.0 * magnitude_of_real(alpha[k]) + magnitude_of_real(shift[k]);
-    bound = largest_real(term, c);
-    if (!is_finite(bound)) {
-        status = not_finite(bound, e_y);
-        goto end;
+    for (int64_t i = 0; i < samples && status == FINE; i++) {
+        const int64_t *low = stats + (4 * i + 2) * c, *high = low + c;
+        status = affine_of(scalars + 2 * c, shift, e_z[i], low, high, c, term, &by, found);
+        if (status != FINE) break;
+        status = affine_codes(z + i * size, rows, c, &by, bits, y + i * size, e_y + i, threads);
+        *found = e_y[i];
     }
-    int64_t e = fits_of(bound, 30), top = 0;
-    for (int64_t k = 0; k < c; k++) {
-        m[k] = (int32_t)nearest_integer(times_power(alpha[k], -e));
-        b[k] = (int32_t)nearest_integer(times_power(shift[k], -e));
-        int64_t low = samebits_magnitude64(sums[2 * c + k] * m[k] + b[k]);
-        int64_t high = samebits_magnitude64(sums[3 * c + k] * m[k] + b[k]);
-        top = SAMEBITS_MAX(top, SAMEBITS_MAX(low, high));
-    }
-    if (top == 0) {
-        memset(y, 0, (size_t)(rows * c));
-        *e_y = EXPONENT_MIN;
-        goto end;
-    }
-    int64_t by = requantize_by(top, e, bits);
-    *e_y = e + by;
-    if (*e_y > EXPONENT_MAX)
-        status = OUT_OF_RANGE;
-    else
-        affine(z, rows, c, m, b, by, y, threads);
 end:
-    free(alpha);
+    free(stats);
     return status;
 }
+
 #define GRAD_SUMS(name, type, product)                                                         \
     static void name(const type *restrict g, const int8_t *restrict z, int64_t rows,           \
                      int64_t c, int64_t *restrict sg, int64_t *restrict sgz) {                 \
@@ -271,20 +331,24 @@ static int wide_codes(const double *v, int64_t c, int32_t *codes, int64_t *expon
 }
 
 /* The coefficients real [3][c] of a * g + slope * z + offset as integers with one exponent: the
- * largest `a` has 24 bits, unless the sum would leave 61 (7). reach: room for [c]. */
-static int coefficients(double *real, double *reach, int64_t c, int64_t e_g, int64_t e_z, int width,
-                        int64_t *abc, int64_t *exponent, int64_t *found) {
-    double limit = (double)code_max(width), *a = real, *slope = a + c, *offset = slope + c;
+ * largest `a` has 24 bits, unless the sum would leave 61 (7). scaled: room for [3][c]. */
+static int coefficients(const double *real, double *scaled, int64_t c, int64_t e_g, int64_t e_z,
+                        int width, int64_t *abc, int64_t *exponent, int64_t *found) {
+    double limit = (double)code_max(width), largest = 0, *a = scaled, *slope = a + c;
+    double *reach = slope + c;
     for (int64_t k = 0; k < c; k++) {
-        a[k] = times_power(a[k], e_g);
-        slope[k] = times_power(slope[k], e_z);
+        a[k] = times_power(real[k], e_g);
+        slope[k] = times_power(real[c + k], e_z);
         reach[k] = magnitude_of_real(a[k]) * limit + 127.0 * magnitude_of_real(slope[k]) +
-                   magnitude_of_real(offset[k]);
+                   magnitude_of_real(real[2 * c + k]);
     }
     double most = largest_real(reach, c);
+    largest = largest_real(a, c);
     if (!is_finite(most)) return not_finite(most, found);
-    *exponent = SAMEBITS_MAX(fits_of(largest_real(a, c), 24), fits_of(most, 61));
-    for (int64_t k = 0; k < 3 * c; k++)
+    *exponent = SAMEBITS_MAX(fits_of(largest, 24), fits_of(most, 61));
+    for (int64_t k = 0; k < 2 * c; k++)
+        abc[k] = nearest_integer(times_power(scaled[k], -*exponent));
+    for (int64_t k = 2 * c; k < 3 * c; k++)
         abc[k] = nearest_integer(times_power(real[k], -*exponent));
     return FINE;
 }
@@ -296,49 +360,84 @@ void samebits_running_statistics(double *mean, double *variance, int64_t c, cons
                                  double momentum) {
     double count = (double)n, divisor = (double)(n * (n - 1));
     for (int64_t k = 0; k < c; k++) {
-        int64_t whole = n * s2[k] - s1[k] * s1[k];
         double centre = times_power((double)s1[k] / count, *e_z);
-        double spread = times_power((double)whole / divisor, 2 * *e_z);
+        double spread = times_power(spread_of(s1[k], s2[k], n) / divisor, 2 * *e_z);
         mean[k] = (1.0 - momentum) * mean[k] + momentum * centre;
         variance[k] = (1.0 - momentum) * variance[k] + momentum * spread;
     }
 }
 
-/* The gradients of gamma and beta, and where dx is not NULL that of z [rows][c], all as codes of 32
- * bits, from a gradient g of `width` bits. scalars [3][c]: those of the forward pass; training:
- * whether they are statistics of z. NOT_FINITE: the bits stand in e_gamma. */
-int samebits_batch_norm_gradient(const void *g, int width, const int64_t *e_g, const int8_t *z,
-                                 const int64_t *e_z, int64_t rows, int64_t c,
-                                 const double *scalars, int training, int32_t *dx, int64_t *e_x,
-                                 int32_t *gamma, int64_t *e_gamma, int32_t *beta, int64_t *e_beta,
-                                 int threads) {
-    const double *centre = scalars, *inv = centre + c, *a = inv + c, n = (double)rows;
-    int64_t *sums = malloc((size_t)c * (5 * sizeof *sums + 6 * sizeof(double)));
+/* The sums [2][c] of g and of g * z over samples with exponents, as real numbers (12.3). own_g: as
+ * below; by_rows: whether samples have exponents of their own. room: for [samples] and 2 * c. */
+static void real_sums(const int64_t *sums, int64_t samples, int64_t c, const int64_t *e_g,
+                      int own_g, const int64_t *e_z, int by_rows, int64_t *room, double *sg,
+                      double *sgz) {
+    int64_t first = *e_g, second = *e_g + *e_z, *e = room, *joint = room + samples;
+    const int64_t *of_g = sums, *of_gz = sums + samples * c;
+    if (by_rows) {
+        for (int64_t i = 0; i < samples; i++) e[i] = e_g[own_g ? i : 0];
+        samebits_gather(of_g, samples, c, e, 55, joint, &first);
+        for (int64_t i = 0; i < samples; i++) e[i] += e_z[i];
+        samebits_gather(of_gz, samples, c, e, 62, joint + c, &second);
+        of_g = joint;
+        of_gz = joint + c;
+    }
+    for (int64_t k = 0; k < c; k++) {
+        sg[k] = times_power((double)of_g[k], first);
+        sgz[k] = times_power((double)of_gz[k], second);
+    }
+}
+
+/* The gradients of gamma and beta, and where dx is not NULL that of z [samples][rows][c], all as
+ * codes of 32 bits, from a gradient g of `width` bits. by_rows: whether samples have exponents of
+ * their own, e_z and e_x, and with own_g e_g too; else there is one sample. scalars [3][c]: those of
+ * the forward pass; training: whether they are statistics of z. NOT_FINITE: the bits stand in
+ * e_gamma. */
+int samebits_batch_norm_gradient(const void *g, int width, const int64_t *e_g, int own_g,
+                                 const int8_t *z, const int64_t *e_z, int by_rows,
+                                 int64_t samples, int64_t rows, int64_t c, const double *scalars,
+                                 int training, int32_t *dx, int64_t *e_x, int32_t *gamma,
+                                 int64_t *e_gamma, int32_t *beta, int64_t *e_beta, int threads) {
+    const double *centre = scalars, *inv = centre + c, *a = inv + c, n = (double)(samples * rows);
+    int64_t width_c = 2 * samples * c, size = rows * c, e;
+    int64_t *sums = malloc((size_t)(width_c + samples + 5 * c) * sizeof *sums +
+                           (size_t)c * 8 * sizeof(double));
     if (!sums) return NO_MEMORY;
-    int64_t *abc = sums + 2 * c, e;
-    double *sg = (double *)(abc + 3 * c), *gg = sg + c, *real = gg + c, *reach = real + 3 * c;
-    int status = samebits_channel_grad_sums(g, width, z, rows, c, sums, threads);
-    for (int64_t k = 0; k < c && status == FINE; k++) {
-        sg[k] = times_power((double)sums[k], *e_g);
-        gg[k] = (times_power((double)sums[c + k], *e_g + *e_z) - centre[k] * sg[k]) * inv[k];
+    int64_t *room = sums + width_c, *abc = room + samples + 2 * c;
+    double *sg = (double *)(abc + 3 * c), *gg = sg + c, *real = gg + c, *scaled = real + 3 * c;
+    int status = FINE;
+    for (int64_t i = 0; i < samples && status == FINE; i++) {
+        const char *of_g = (const char *)g + i * size * (width / 8);
+        status = samebits_channel_grad_sums(of_g, width, z + i * size, rows, c, abc, threads);
+        memcpy(sums + i * c, abc, (size_t)c * sizeof *abc);
+        memcpy(sums + (samples + i) * c, abc + c, (size_t)c * sizeof *abc);
+    }
+    if (status != FINE) goto end;
+    real_sums(sums, samples, c, e_g, own_g, e_z, by_rows, room, sg, gg);
+    for (int64_t k = 0; k < c; k++) {
+        gg[k] = (gg[k] - centre[k] * sg[k]) * inv[k];
         double slope = training ? -(a[k] * ((gg[k] / n) * inv[k])) : 0;
         real[k] = a[k];
         real[c + k] = slope;
         real[2 * c + k] = training ? -(a[k] * (sg[k] / n)) - centre[k] * slope : 0;
     }
-    if (status == FINE) status = wide_codes(gg, c, gamma, e_gamma, e_gamma);
+    status = wide_codes(gg, c, gamma, e_gamma, e_gamma);
     if (status == FINE) status = wide_codes(sg, c, beta, e_beta, e_gamma);
-    if (status != FINE || !dx) goto end;
-    if (largest_real(a, c) == 0) {
-        memset(dx, 0, (size_t)(rows * c) * sizeof *dx);
-        *e_x = EXPONENT_MIN;
-        goto end;
+    int zero = largest_real(a, c) == 0;
+    for (int64_t i = 0; dx && status == FINE && i < samples; i++) {
+        const char *of_g = (const char *)g + i * size * (width / 8);
+        e_x[i] = EXPONENT_MIN;
+        if (zero) {
+            memset(dx + i * size, 0, (size_t)size * sizeof *dx);
+            continue;
+        }
+        status = coefficients(real, scaled, c, e_g[own_g ? i : 0], e_z[i], width, abc, &e, e_gamma);
+        if (status != FINE) break;
+        int64_t top = gradient_top(of_g, width, z + i * size, rows, c, abc, threads);
+        int64_t by = shorten_by(top);
+        gradient_codes(of_g, width, z + i * size, rows, c, abc, by, dx + i * size, threads);
+        if (top) e_x[i] = e + by;
     }
-    status = coefficients(real, reach, c, *e_g, *e_z, width, abc, &e, e_gamma);
-    if (status != FINE) goto end;
-    int64_t top = gradient_top(g, width, z, rows, c, abc, threads), by = shorten_by(top);
-    gradient_codes(g, width, z, rows, c, abc, by, dx, threads);
-    *e_x = top == 0 ? EXPONENT_MIN : e + by;
 end:
     free(sums);
     return status;

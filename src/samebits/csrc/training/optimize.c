@@ -42,20 +42,26 @@ typedef struct {
     double beta1, beta2, coupled, decoupled, eps;
 } Options;
 
-/* One parameter: W, A and e_W; max|J| where the last update left it (-1: unknown), and the version
- * of W that this is true of; V, or M and S. `place`: among all parameters, for its random bits. Its
+/* One parameter: W, A and e_W, or with exponents by rows all e_W (else NULL); max|J| where the last
+ * update left it (-1: unknown, as of rows), and the version of W that this is true of; V, or M and
+ * S. `place`: among all parameters, for its random bits. Its
  * gradient has the next `parts` of the list. */
 typedef struct {
     int8_t *w;
     int16_t *a;
-    int64_t *exponent, *largest;
+    int64_t *exponent;
+    int8_t *exponents;
+    int64_t rows;
+    int64_t *largest;
     int16_t *moment, *root;
     Numbers *numbers;
     int64_t size, limit, place, group, parts;
 } Trained;
 
-/* Memory of a step: directions and sums of the largest parameter, addends of the longest sum. */
+/* Memory of a step: directions and sums of the largest parameter, addends of the longest sum, two
+ * numbers of every row. */
 typedef struct {
+    int64_t *shifts, *exponents;
     int16_t *direction;
     int32_t *sum;
     Addend *addends;
@@ -75,6 +81,22 @@ static int64_t exponent_of(const Part *p) {
 static int64_t bound_of(const Part *p) {
     int64_t bound = p->bound_cell ? *p->bound_cell : p->bound;
     return SAMEBITS_MIN(bound, LARGEST_CODE);
+}
+
+/* e_W, or the largest of its rows. */
+static int64_t weight_exponent(const Trained *t) {
+    if (!t->exponents) return *t->exponent;
+    int64_t most = LOWEST;
+    for (int64_t r = 0; r < t->rows; r++) most = SAMEBITS_MAX(most, t->exponents[r]);
+    return most;
+}
+
+/* sign * e_W + by of every row, at least -900; NULL where there are none. */
+static const int64_t *row_shifts(const Trained *t, int64_t sign, int64_t by, const Desk *desk) {
+    if (!t->exponents) return NULL;
+    for (int64_t r = 0; r < t->rows; r++)
+        desk->shifts[r] = SAMEBITS_MAX(sign * t->exponents[r] + by, -900);
+    return desk->shifts;
 }
 
 /* v * 2**k, as far as binary64 goes; of a v > 0 never less than that. */
@@ -118,7 +140,7 @@ static int64_t direction_bits(const Trained *t, const Options *o, int64_t gradie
  * of train/optim.py. For Adam binary64 must also hold the gradient. */
 static int fits(const Trained *t, const Options *o, const Part *parts) {
     Ends e = exponents_of(parts, t->parts);
-    int64_t length = 0, joint = *t->exponent + 8;
+    int64_t length = 0, joint = weight_exponent(t) + 8;
     while (t->parts >> length) length++;
     int64_t n = direction_bits(t, o, e.most + 31 + length, joint);
     int64_t most = SAMEBITS_MAX(SAMEBITS_MAX(n, n + o->lr_bits), joint);
@@ -205,11 +227,25 @@ static int64_t room_of(const Trained *t) {
 
 static Update update_by(const Trained *t, const Options *o, const int16_t *p, int64_t e_p,
                         Draw draw) {
-    int64_t shift = e_p - TOP_FIELD + o->lr_exponent - (*t->exponent - 15);
-    return (Update){p, o->lr, SAMEBITS_MAX(shift, -900), draw};
+    int64_t e_a = t->exponents ? 0 : *t->exponent - 15; /* rows have their own */
+    int64_t shift = e_p - TOP_FIELD + o->lr_exponent - e_a;
+    return (Update){p, o->lr, t->exponents ? shift : SAMEBITS_MAX(shift, -900), draw};
 }
 
-static void lazy_update(const Trained *t, Update u, int threads) {
+static void lazy_rows(const Trained *t, Update u, const Desk *desk) {
+    const int64_t *shifts = row_shifts(t, -1, u.shift + 15, desk);
+    for (int64_t r = 0; r < t->rows; r++) desk->exponents[r] = t->exponents[r];
+    samebits_lazy_rows(t->w, t->a, &u, shifts, desk->exponents, t->limit, t->rows,
+                       t->size / t->rows, desk->threads);
+    for (int64_t r = 0; r < t->rows; r++) t->exponents[r] = (int8_t)desk->exponents[r];
+}
+
+static void lazy_update(const Trained *t, Update u, const Desk *desk) {
+    if (t->exponents) {
+        lazy_rows(t, u, desk);
+        return;
+    }
+    int threads = desk->threads;
     int64_t bits = u.shift + TOP_FIELD + 26, n = t->size, tops[2]; /* every |u| <= 2**bits */
     if (bits < 40 && (int64_t)1 << SAMEBITS_MAX(bits, 0) <= room_of(t)) {
         samebits_lazy_update(t->w, t->a, &u, n, 1, tops, threads);
@@ -239,9 +275,10 @@ static void lazy_update(const Trained *t, Update u, int threads) {
 
 /* The operands of a direction of SGD, and the exponent of its integers: 50 bits below the largest
  * term. */
-static Terms sgd_terms(const Trained *t, const Options *o, Gradient g, int64_t *exponent) {
+static Terms sgd_terms(const Trained *t, const Options *o, Gradient g, int64_t *exponent,
+                       const Desk *desk) {
     const Numbers *now = t->numbers;
-    int64_t e_decay = *t->exponent - 15 + o->decay_exponent, top = g.exponent + 31, e_v = 0;
+    int64_t e_decay = weight_exponent(t) - 15 + o->decay_exponent, top = g.exponent + 31, e_v = 0;
     int64_t momentum = now->begun ? o->momentum : 0;
     if (o->decay) top = SAMEBITS_MAX(top, e_decay + 39);
     if (momentum) e_v = now->momentum_exponent + o->momentum_exponent - TOP_FIELD;
@@ -255,6 +292,8 @@ static Terms sgd_terms(const Trained *t, const Options *o, Gradient g, int64_t *
                    .w = t->w,
                    .a = t->a,
                    .v = momentum ? t->moment : NULL,
+                   .rows = o->decay ? row_shifts(t, 1, o->decay_exponent - 15 - e, desk) : NULL,
+                   .row_size = t->rows ? t->size / t->rows : 0,
                    .decay = o->decay,
                    .momentum = momentum,
                    .shift_first = SAMEBITS_MAX(g.by_first, -900),
@@ -294,11 +333,12 @@ static void keep_momentum(Numbers *now, int64_t exponent, int64_t largest) {
 
 /* The new V, or without momentum the direction to nearest; its exponent. */
 static int64_t sgd_direction(const Trained *t, const Options *o, Gradient g, Draw draw,
-                             int16_t *out, int threads) {
+                             int16_t *out, const Desk *desk) {
     int64_t e, largest;
-    Terms terms = sgd_terms(t, o, g, &e);
+    Terms terms = sgd_terms(t, o, g, &e, desk);
     int64_t result = direction_exponent(e);
-    largest = samebits_combine(&terms, &draw, t->size, result - e + MOMENT_BIAS, out, threads);
+    largest = samebits_combine(&terms, &draw, t->size, result - e + MOMENT_BIAS, out,
+                               desk->threads);
     if (out == t->moment) keep_momentum(t->numbers, result, largest);
     return largest ? result : LOWEST;
 }
@@ -308,11 +348,11 @@ static void sgd(const Trained *t, const Options *o, const Part *parts, Draw draw
     const Draw nearest = {0, 0, 0, 0};
     Gradient g = gathered(parts, t->parts, t->size, desk);
     int16_t *v = o->momentum ? t->moment : NULL, *p = v ? v : desk->direction;
-    int64_t room = room_of(t), tops[2], e;
+    int64_t room = t->exponents ? -1 : room_of(t), tops[2], e;
     if (o->lr && o->random && !o->nesterov && room >= 0) {
         double u = update_bound(t, o, parts);
         if (u < 32768 && u <= (double)room) { /* everything in one pass */
-            Terms terms = sgd_terms(t, o, g, &e);
+            Terms terms = sgd_terms(t, o, g, &e, desk);
             int64_t result = direction_exponent(e);
             Update update = update_by(t, o, NULL, result, draw);
             samebits_sgd(&terms, &update, t->w, t->a, v, t->size, result - e + MOMENT_BIAS, tops,
@@ -322,12 +362,12 @@ static void sgd(const Trained *t, const Options *o, const Part *parts, Draw draw
             return;
         }
     }
-    int64_t e_p = sgd_direction(t, o, g, v ? draw : nearest, p, desk->threads);
+    int64_t e_p = sgd_direction(t, o, g, v ? draw : nearest, p, desk);
     if (o->nesterov) {
         p = desk->direction;
-        e_p = sgd_direction(t, o, g, nearest, p, desk->threads);
+        e_p = sgd_direction(t, o, g, nearest, p, desk);
     }
-    if (o->lr) lazy_update(t, update_by(t, o, p, e_p, draw), desk->threads);
+    if (o->lr) lazy_update(t, update_by(t, o, p, e_p, draw), desk);
 }
 
 /* --- Adam (4) ------------------------------------------------------------------------------- */
@@ -355,8 +395,10 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
                        .a = t->a,
                        .first = t->moment,
                        .root = t->root,
+                       .rows = row_shifts(t, 1, -15, desk),
+                       .row_size = t->rows ? t->size / t->rows : 0,
                        .scale_g = power_of_two(g.exponent),
-                       .scale_a = power_of_two(*t->exponent - 15),
+                       .scale_a = t->exponents ? 0 : power_of_two(*t->exponent - 15),
                        .beta1 = o->beta1,
                        .beta2 = o->beta2,
                        .rest1 = 1 - o->beta1,
@@ -378,7 +420,7 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
     terms.base_root = now->root_exponent - TOP_FIELD;
     int64_t e = moment_exponent(samebits_adam_direction(&terms, n, 0, NULL, threads));
     samebits_adam_direction(&terms, n, e + MOMENT_BIAS, desk->direction, threads);
-    if (o->lr) lazy_update(t, update_by(t, o, desk->direction, e, draw), threads);
+    if (o->lr) lazy_update(t, update_by(t, o, desk->direction, e, draw), desk);
 }
 
 /* --- the step ------------------------------------------------------------------------------- */
@@ -388,18 +430,20 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
  * or 2, and changes nothing, without memory. */
 int samebits_optimize(const Trained *all, int64_t count, const Options *groups, const Part *parts,
                       int threads) {
-    int64_t size = 0, longest = 0;
+    int64_t size = 0, longest = 0, rows = 0;
     const Part *next = parts;
     for (int64_t i = 0; i < count; next += all[i++].parts) {
         if (!fits(all + i, groups + all[i].group, next)) return 1;
         size = SAMEBITS_MAX(size, all[i].size);
         longest = SAMEBITS_MAX(longest, all[i].parts);
+        rows = SAMEBITS_MAX(rows, all[i].rows);
     }
-    char *memory = malloc((size_t)longest * sizeof(Addend) + (size_t)size * 6);
+    char *memory = malloc((size_t)longest * sizeof(Addend) + (size_t)rows * 16 + (size_t)size * 6);
     if (!memory) return 2;
     Addend *addends = (Addend *)memory;
-    int32_t *sum = (int32_t *)(addends + longest);
-    const Desk desk = {(int16_t *)(sum + size), sum, addends, threads};
+    int64_t *numbers = (int64_t *)(addends + longest);
+    int32_t *sum = (int32_t *)(numbers + 2 * rows);
+    const Desk desk = {numbers, numbers + rows, (int16_t *)(sum + size), sum, addends, threads};
     for (int64_t i = 0; i < count; parts += all[i++].parts) {
         const Trained *t = all + i;
         const Options *o = groups + t->group;

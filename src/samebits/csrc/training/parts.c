@@ -9,11 +9,7 @@
 #include "parts.h"
 #include "philox.h"
 #include "real.h"
-
-/* a + sign * b, of exponents. */
-void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *sum) {
-    *sum = *a + sign * *b;
-}
+#include "rows.h"
 
 /* Codes of `bits` bits of `type` bits each, one after the other. */
 static int64_t largest_of(const void *v, int type, int64_t n, int threads) {
@@ -191,20 +187,11 @@ void samebits_align(const int64_t *parts, int64_t count, int64_t *own, int threa
     }
 }
 
-/* The sum of parts of a gradient, aligned to the largest exponent among those that are not
- * zero, as codes of 32 bits (1.3): a pass for its largest magnitude, and one that writes it.
- * parts: of each the address of its codes, their type (16 or 32 bits), and the address of its
- * exponent. */
-int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *codes, int64_t *own,
-                     int threads) {
-    Addend *sides = malloc((size_t)count * sizeof *sides);
-    if (!sides) return NO_MEMORY;
+/* One row of `samebits_resolve`; by of the sides: their exponents. */
+static void resolve(Addend *sides, int64_t count, int64_t n, int32_t *codes, int64_t *own,
+                    int threads) {
     int64_t least = INT64_MAX, live = INT64_MIN;
-    for (int64_t i = 0; i < count; i++, parts += 3) {
-        sides[i] = (Addend){(const void *)(intptr_t)parts[0], parts[1],
-                            *(const int64_t *)(intptr_t)parts[2]};
-        least = SAMEBITS_MIN(sides[i].by, least);
-    }
+    for (int64_t i = 0; i < count; i++) least = SAMEBITS_MIN(sides[i].by, least);
     /* The exponents decide alone, but for parts that are all zeros, which must not count. */
     for (int64_t i = 0; i < count; i++)
         if (sides[i].by > live &&
@@ -216,13 +203,30 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t n, int32_t *co
     int64_t top = samebits_add_grad(sides, count, n, 0, NULL, threads), by = shorten_by(top);
     *own = top == 0 ? EXPONENT_MIN : live + by;
     samebits_add_grad(sides, count, n, -by, codes, threads);
+}
+
+/* The sum of parts of a gradient, in rows of n codes, aligned to the largest exponent among those
+ * that are not zero there, as codes of 32 bits (1.3): a pass for its largest magnitude, and one that
+ * writes it. parts: of each the address of its codes, their type (16 or 32 bits), the address of its
+ * exponents, and whether every row has one. */
+int samebits_resolve(const int64_t *parts, int64_t count, int64_t rows, int64_t n, int32_t *codes,
+                     int64_t *own, int threads) {
+    Addend *sides = malloc((size_t)count * sizeof *sides);
+    if (!sides) return NO_MEMORY;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t *p = parts + 4 * i, *exponents = (const int64_t *)(intptr_t)p[2];
+            const char *of_row = (const char *)(intptr_t)p[0] + r * n * (p[1] / 8);
+            sides[i] = (Addend){of_row, p[1], exponents[p[3] ? r : 0]};
+        }
+        resolve(sides, count, n, codes + r * n, own + r, threads);
+    }
     free(sides);
     return FINE;
 }
 
-/* Real numbers as codes of `bits` bits, 4 to 8, with the smallest exponent that holds the
- * largest (1.1 and 5): one rounding. NOT_FINITE: the bits of such a number stand in `own`. */
-int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
+/* A row of real numbers as codes of `bits` bits. */
+static int quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
     float top = 0;
     for (int64_t i = 0; i < n; i++) {
         float size = v[i] < 0 ? -v[i] : v[i];
@@ -241,6 +245,19 @@ int samebits_quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_
     /* The factor is a power of two that binary64 has: every product is exact. */
     double factor = power_of_two(-*own);
     for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest((double)v[i] * factor);
+    return FINE;
+}
+
+/* Rows of n real numbers each as codes of `bits` bits, 4 to 8, each row with the smallest exponent
+ * that holds its largest (1.1, 5 and 12.2): one rounding. found: an exponent above 127, or with
+ * NOT_FINITE the bits of such a number. */
+int samebits_quantize(const float *v, int64_t rows, int64_t n, int bits, int8_t *codes,
+                      int64_t *own, int64_t *found) {
+    for (int64_t r = 0; r < rows; r++) {
+        int status = quantize(v + r * n, n, bits, codes + r * n, own + r);
+        *found = own[r];
+        if (status != FINE) return status;
+    }
     return FINE;
 }
 
@@ -318,11 +335,12 @@ int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *
     return *largest < 0 ? NO_MEMORY : FINE;
 }
 
-/* The input gradient of a 16-bit gradient g as codes of `bits` bits in int16. sums: room for them,
- * 8 bytes each; they have 32 bits where weights and gradient tell that none can leave those. */
+/* The input gradient of a 16-bit gradient g as codes of `bits` bits in int16, in `rows` rows, each
+ * with an exponent of sums and one of codes. sums: room for them, 8 bytes each; they have 32 bits
+ * where weights and gradient tell that none can leave those. */
 int samebits_input_gradient(const Conv *s, const int16_t *g, const int8_t *w,
-                            const int64_t *exponent, int bits, void *sums, int16_t *codes,
-                            int64_t *own, int threads) {
+                            const int64_t *exponents, int64_t rows, int bits, void *sums,
+                            int16_t *codes, int64_t *own, int64_t *highest, int threads) {
     int64_t n = s->n * s->h * s->w * s->ci, columns = s->ci / s->groups, largest;
     int64_t of_w = s->co * columns * s->kh * s->kw, of_g = s->n * s->oh * s->ow * s->co;
     int wide = 0;
@@ -338,8 +356,17 @@ int samebits_input_gradient(const Conv *s, const int16_t *g, const int8_t *w,
         largest = samebits_conv_input_grad(s, g, w, sums, wide, threads);
     }
     if (largest < 0) return NO_MEMORY;
-    return samebits_requantize(sums, wide ? 64 : 32, n, &largest, exponent, bits, codes, 16, own,
-                               threads);
+    int type = wide ? 64 : 32;
+    if (rows > 1) {
+        const Rows each = {.a = rows, .b = 1, .c = n / rows, .step_a = 1, .row_a = 1};
+        const int64_t none = 0;
+        return samebits_requantize_rows(&each, sums, type, exponents, &none, bits, LIMITED, codes,
+                                        16, own, highest, threads);
+    }
+    int status = samebits_requantize(sums, type, n, &largest, exponents, bits, codes, 16, own,
+                                     threads);
+    *highest = *own;
+    return status;
 }
 
 /* The weight gradient's sums of g (`type` bits, 16 or 32), of 32 bits or, wide, of 64. */

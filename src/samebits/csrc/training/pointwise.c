@@ -87,17 +87,6 @@ void samebits_with_bias(int32_t *acc, int64_t rows, int64_t c, const int64_t *la
     *top = found;
 }
 
-/* sum over rows of g, per channel (bias gradient, 7). */
-void samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
-                          int64_t *restrict sum) {
-    memset(sum, 0, (size_t)c * 8);
-    for (int64_t r = 0; r < rows; r++)
-        if (width == 16)
-            for (int64_t k = 0; k < c; k++) sum[k] += ((const int16_t *)g)[r * c + k];
-        else
-            for (int64_t k = 0; k < c; k++) sum[k] += ((const int32_t *)g)[r * c + k];
-}
-
 /* Largest sum of |w| over `outer` rows that meets one of c columns, over all groups: w is
  * [groups][outer][c]. Times max|g| it bounds every element of an input gradient. */
 int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, int64_t c) {
@@ -130,11 +119,13 @@ SAMEBITS_INLINE int clip_at(const uint8_t *clips, int64_t exponent) {
                  : 128;
 }
 
-/* y = min(max(x, 0), clip). */
-void samebits_relu(const int8_t *x, int64_t n, const int64_t *exponent, const uint8_t *clips,
-                   int8_t *y, int threads) {
-    int high = SAMEBITS_MIN(clip_at(clips, *exponent), 127);
-    PARALLEL(n, n, relu_range(x + lo, len, (int8_t)high, y + lo))
+/* y = min(max(x, 0), clip) of rows of n codes, each with an exponent. */
+void samebits_relu(const int8_t *x, int64_t rows, int64_t n, const int64_t *exponents,
+                   const uint8_t *clips, int8_t *y, int threads) {
+    for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+        int high = SAMEBITS_MIN(clip_at(clips, exponents[r]), 127);
+        PARALLEL(n, n, relu_range(x + lo, len, (int8_t)high, y + lo))
+    }
 }
 
 #define RELU_GRAD(name, type)                                                                  \
@@ -145,16 +136,20 @@ void samebits_relu(const int8_t *x, int64_t n, const int64_t *exponent, const ui
 RELU_GRAD(relu_grad16, int16_t)
 RELU_GRAD(relu_grad32, int32_t)
 
-/* out = g where 0 < y < clip, else 0; exponent: of y. */
-void samebits_relu_grad(const void *g, int width, const int8_t *y, int64_t n,
-                        const int64_t *exponent, const uint8_t *clips, void *out, int threads) {
-    int high = clip_at(clips, *exponent);
-    if (width == 16) {
-        const int16_t *p = g;
-        PARALLEL(n, n, relu_grad16(p + lo, y + lo, len, high, (int16_t *)out + lo))
-    } else {
-        const int32_t *p = g;
-        PARALLEL(n, n, relu_grad32(p + lo, y + lo, len, high, (int32_t *)out + lo))
+/* out = g where 0 < y < clip, else 0, of rows of n codes y, each with an exponent. */
+void samebits_relu_grad(const void *g, int width, const int8_t *y, int64_t rows, int64_t n,
+                        const int64_t *exponents, const uint8_t *clips, void *out, int threads) {
+    const int16_t *g16 = g;
+    const int32_t *g32 = g;
+    for (int64_t r = 0; r < rows; r++, y += n, g16 += n, g32 += n) {
+        int high = clip_at(clips, exponents[r]);
+        int16_t *out16 = (int16_t *)out + r * n;
+        int32_t *out32 = (int32_t *)out + r * n;
+        if (width == 16) {
+            PARALLEL(n, n, relu_grad16(g16 + lo, y + lo, len, high, out16 + lo))
+        } else {
+            PARALLEL(n, n, relu_grad32(g32 + lo, y + lo, len, high, out32 + lo))
+        }
     }
 }
 
@@ -180,11 +175,9 @@ static int is_live(const int8_t *v, int64_t n) {
     return 0;
 }
 
-/* a * 2**e_a + b * 2**e_b as codes of `bits`: each is rounded to the smaller exponent, or to 22
- * less than the larger one, so that the sum stays below 2**30; exponents of zeros do not count.
- * A pass for the largest magnitude of the sum, and one that writes it. */
-int samebits_add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64_t *e_b,
-                 int64_t n, int bits, int8_t *y, int64_t *e_y, int threads) {
+/* One row of `samebits_add`. */
+static int add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64_t *e_b, int64_t n,
+               int bits, int8_t *y, int64_t *e_y, int threads) {
     int64_t first = *e_a, second = *e_b, top = 0;
     if (!is_live(a, n)) first = second;
     if (!is_live(b, n)) second = first;
@@ -202,6 +195,22 @@ int samebits_add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int
     if (*e_y > EXPONENT_MAX) return OUT_OF_RANGE;
     Shift32 s = shift32_by(-by);
     PARALLEL(n, n, add_range(a + lo, b + lo, len, sa, sb, s, y + lo))
+    return FINE;
+}
+
+/* a * 2**e_a + b * 2**e_b of rows of n codes as codes of `bits`: each is rounded to the smaller
+ * exponent, or to 22 less than the larger one, so that the sum stays below 2**30; exponents of zeros
+ * do not count. A pass for the largest magnitude of the sum, and one that writes it. own_a, own_b:
+ * whether rows have exponents of their own there. */
+int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
+                 const int64_t *e_b, int own_b, int64_t rows, int64_t n, int bits, int8_t *y,
+                 int64_t *e_y, int64_t *found, int threads) {
+    for (int64_t r = 0; r < rows; r++) {
+        int status = add(a + r * n, e_a + (own_a ? r : 0), b + r * n, e_b + (own_b ? r : 0), n,
+                         bits, y + r * n, e_y + r, threads);
+        *found = e_y[r];
+        if (status != FINE) return status;
+    }
     return FINE;
 }
 

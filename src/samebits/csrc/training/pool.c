@@ -4,6 +4,7 @@
 
 #include "exponent.h"
 #include "parallel.h"
+#include "parts.h"
 #include "real.h"
 
 /* --- maxima ---------------------------------------------------------------------------------- */
@@ -172,20 +173,19 @@ QUOTIENTS(quotients8, int8_t)
 QUOTIENTS(quotients16, int16_t)
 QUOTIENTS(quotients32, int32_t)
 
-/* acc * 2**exponent / divisor as codes of `bits` bits in integers of `to` (8 or 16) with one
- * rounding, of which `largest` = max|acc| decides the exponent (1.1). divisor <= 2**46. */
-int samebits_requantize_divided(const int64_t *acc, int64_t n, const int64_t *largest,
-                                const int64_t *exponent, int64_t divisor, int bits, void *codes,
-                                int to, int64_t *own, int threads) {
-    int64_t top = *largest, by = bit_length(top) - bit_length(divisor - 1) - bits + 1;
+/* One row of `samebits_requantize_divided`; top: max|acc|. */
+static int requantize_divided(const int64_t *acc, int64_t n, int64_t top, int64_t exponent,
+                              int64_t divisor, int bits, void *codes, int to, int64_t *own,
+                              int threads) {
+    int64_t by = bit_length(top) - bit_length(divisor - 1) - bits + 1;
     if (top == 0) {
         memset(codes, 0, (size_t)(n * (to / 8)));
         *own = EXPONENT_MIN;
         return FINE;
     }
-    by = SAMEBITS_MAX(by, EXPONENT_MIN - *exponent);
+    by = SAMEBITS_MAX(by, EXPONENT_MIN - exponent);
     while (quotient_of(top, quotient_by(divisor, -by, 0, top)) > code_max(bits)) by++;
-    *own = *exponent + by;
+    *own = exponent + by;
     if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
     Quotient q = quotient_by(divisor, -by, 0, top);
     if (to == 8) {
@@ -196,14 +196,39 @@ int samebits_requantize_divided(const int64_t *acc, int64_t n, const int64_t *la
     return FINE;
 }
 
-/* acc * 2**exponent / divisor as codes of 32 bits (7): acc is shifted to the left to `bits` bits,
- * which must fit, then divided, then shortened (1.2). */
-void samebits_divided(const int64_t *acc, int64_t n, const int64_t *largest,
-                      const int64_t *exponent, int64_t divisor, int bits, int32_t *codes,
+/* max|acc| of a row: the largest of a tensor that is one row, or (NULL) to be found. */
+static int64_t top_of(const int64_t *acc, int64_t n, const int64_t *largest, int threads) {
+    return largest ? *largest : samebits_max_i64(acc, n, threads);
+}
+
+/* Rows of n integers acc * 2**exponent / divisor as codes of `bits` bits in integers of `to` (8 or
+ * 16) with one rounding, of which max|acc| decides the exponent (1.1): `largest`, where there is one
+ * row, or NULL. divisor <= 2**46. */
+int samebits_requantize_divided(const int64_t *acc, int64_t rows, int64_t n,
+                                const int64_t *largest, const int64_t *exponents, int64_t divisor,
+                                int bits, void *codes, int to, int64_t *own, int64_t *found,
+                                int threads) {
+    for (int64_t r = 0; r < rows; r++, acc += n, codes = (char *)codes + n * (to / 8)) {
+        int64_t top = top_of(acc, n, largest, threads);
+        int status = requantize_divided(acc, n, top, exponents[r], divisor, bits, codes, to,
+                                        own + r, threads);
+        *found = own[r];
+        if (status != FINE) return status;
+    }
+    return FINE;
+}
+
+/* Rows of n integers acc * 2**exponent / divisor as codes of 32 bits (7): acc is shifted to the left
+ * to `bits` bits, which must fit, then divided, then shortened (1.2). largest: as above. */
+void samebits_divided(const int64_t *acc, int64_t rows, int64_t n, const int64_t *largest,
+                      const int64_t *exponents, int64_t divisor, int bits, int32_t *codes,
                       int64_t *own, int threads) {
-    int64_t up = SAMEBITS_MAX(0, bits - bit_length(*largest));
-    int64_t top = quotient_of(*largest, quotient_by(divisor, up, 0, *largest));
-    Quotient q = quotient_by(divisor, up, -shorten_by(top), *largest);
-    PARALLEL(n, n, quotients32(acc + lo, len, q, codes + lo))
-    *own = top == 0 ? EXPONENT_MIN : *exponent - up + shorten_by(top);
+    for (int64_t r = 0; r < rows; r++, acc += n, codes += n) {
+        int64_t most = top_of(acc, n, largest, threads), up = bits - bit_length(most);
+        up = SAMEBITS_MAX(0, up);
+        int64_t top = quotient_of(most, quotient_by(divisor, up, 0, most));
+        Quotient q = quotient_by(divisor, up, -shorten_by(top), most);
+        PARALLEL(n, n, quotients32(acc + lo, len, q, codes + lo))
+        own[r] = top == 0 ? EXPONENT_MIN : exponents[r] - up + shorten_by(top);
+    }
 }

@@ -1,155 +1,413 @@
 /* Integers of several exponents (docs/spec/training.md, 12.1): an exponent for every row, for every
  * channel of a row, or for every element. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "exponent.h"
 #include "parallel.h"
-#include "shift.h"
+#include "rows.h"
 
-/* A tensor as [a][b][c], dense, and the places of its exponents: that of [i][j][k] is
- * e[i * step_a + j * step_b + k * step_c]. A step is 0 along an axis that shares exponents. */
-typedef struct {
-    int64_t b, c, step_a, step_b, step_c;
-} Grid;
+/* --- sums of exponents ----------------------------------------------------------------------- */
 
-/* out = rne(v * 2**e), |v| <= 2**62; where v is not 0, left shifts fit. Exponents by element are
- * shifts without a branch, so that loops over them vectorise too. */
-#define SCALE_ROWS(name, type)                                                                 \
-    static void name##_range(const type *restrict v, const int64_t *restrict e, int64_t a, Grid g,\
-                             int64_t *restrict out) {                                          \
-        for (int64_t i = 0; i < a; i++)                                                        \
-            for (int64_t j = 0; j < g.b; j++, v += g.c, out += g.c) {                          \
-                const int64_t *own = e + i * g.step_a + j * g.step_b;                          \
-                if (g.step_c == 0) {                                                           \
-                    Shift s = shift_by(*own < 62 ? *own : 62);                                 \
-                    for (int64_t k = 0; k < g.c; k++) out[k] = scale64(v[k], s);               \
-                } else                                                                         \
-                    for (int64_t k = 0; k < g.c; k++) out[k] = scale_each(v[k], own[k]);       \
-            }                                                                                  \
-    }                                                                                          \
-    void samebits_##name(const type *v, const int64_t *e, int64_t a, int64_t b, int64_t c,     \
-                         int64_t step_a, int64_t step_b, int64_t step_c, int64_t *out,         \
-                         int threads) {                                                        \
-        Grid g = {b, c, step_a, step_b, step_c};                                               \
-        int64_t size = b * c;                                                                  \
-        PARALLEL(a, a *size,                                                                   \
-                 name##_range(v + lo * size, e + lo * step_a, len, g, out + lo * size))        \
+#define MOST_AXES 8
+
+/* out = a + sign * b, of exponents. layout: of each of `axes` axes its size, and its steps in a and
+ * in b, 0 where one of them is repeated; out is dense. */
+void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int64_t *out,
+                           int64_t axes, const int64_t *layout) {
+    int64_t index[MOST_AXES] = {0};
+    const int64_t *last = layout + 3 * (axes - 1);
+    for (;;) {
+        for (int64_t i = 0; i < last[0]; i++) *out++ = a[i * last[1]] + sign * b[i * last[2]];
+        int64_t axis = axes - 2;
+        for (; axis >= 0; axis--) {
+            const int64_t *own = layout + 3 * axis;
+            a += own[1];
+            b += own[2];
+            if (++index[axis] < own[0]) break;
+            a -= own[0] * own[1];
+            b -= own[0] * own[2];
+            index[axis] = 0;
+        }
+        if (axis < 0) return;
     }
-
-SAMEBITS_INLINE int64_t scale_each(int64_t v, int64_t exponent) {
-    int64_t left = samebits_clamp64(exponent, 0, 62), right = samebits_clamp64(-exponent, 0, 63);
-    int64_t odd = right > 0, below = (int64_t)(((uint64_t)1 << right) >> 1) - odd;
-    int64_t u = (int64_t)((uint64_t)v << left);
-    return SAMEBITS_NEAREST(samebits_floor64, u, (int32_t)right, below, odd);
 }
 
-SCALE_ROWS(scale_rows_i32, int32_t)
-SCALE_ROWS(scale_rows_i64, int64_t)
+/* --- scaling --------------------------------------------------------------------------------- */
 
-/* The largest magnitude of what shares each place, into `top`, which is zeros. Rows of different i
- * have different places, unless step_a is 0: then one thread does all. */
-#define MAX_ROWS(name, type)                                                                   \
-    static void name##_range(const type *restrict v, int64_t a, Grid g,                        \
-                             int64_t *restrict top) {                                          \
-        for (int64_t i = 0; i < a; i++)                                                        \
-            for (int64_t j = 0; j < g.b; j++, v += g.c) {                                      \
-                int64_t *own = top + i * g.step_a + j * g.step_b;                              \
-                if (g.step_c == 0) {                                                           \
-                    type most = 0;                                                             \
-                    for (int64_t k = 0; k < g.c; k++) {                                        \
-                        type size = v[k] < 0 ? -v[k] : v[k];                                   \
-                        most = SAMEBITS_MAX(most, size);                                       \
-                    }                                                                          \
-                    *own = SAMEBITS_MAX(*own, most);                                           \
-                } else                                                                         \
-                    for (int64_t k = 0; k < g.c; k++) {                                        \
-                        int64_t size = samebits_magnitude64(v[k]);                             \
-                        own[k] = SAMEBITS_MAX(own[k], size);                                   \
-                    }                                                                          \
-            }                                                                                  \
-    }                                                                                          \
-    void samebits_##name(const type *v, int64_t a, int64_t b, int64_t c, int64_t step_a,       \
-                         int64_t step_b, int64_t step_c, int64_t *top, int threads) {          \
-        Grid g = {b, c, step_a, step_b, step_c};                                               \
-        int64_t size = b * c;                                                                  \
-        PARALLEL(a, step_a ? a *size : 0,                                                      \
-                 name##_range(v + lo * size, len, g, top + lo * step_a))                       \
+/* rne(v * 2**by) without a branch, so that loops over exponents by element vectorise; left shifts
+ * fit, or v is 0. In 32 bits: |v| < 2**30, or right shifts are by 24 bits at most. */
+#define SCALE_EACH(bits, most, least)                                                          \
+    SAMEBITS_INLINE int##bits##_t scale_each##bits(int##bits##_t v, int##bits##_t by) {        \
+        int##bits##_t left = SAMEBITS_MIN(SAMEBITS_MAX(by, 0), most);                          \
+        int##bits##_t right = SAMEBITS_MIN(SAMEBITS_MAX(-by, 0), least), odd = right > 0;      \
+        int##bits##_t below = (int##bits##_t)(((uint##bits##_t)1 << right) >> 1) - odd;        \
+        int##bits##_t u = (int##bits##_t)((uint##bits##_t)v << left);                          \
+        return SAMEBITS_NEAREST(samebits_floor##bits, u, (int32_t)right, below, odd);          \
     }
+SCALE_EACH(32, 31, 31)
+SCALE_EACH(64, 62, 63)
 
-MAX_ROWS(max_rows_i32, int32_t)
-MAX_ROWS(max_rows_i64, int64_t)
+/* Codes of integers at one exponent (`scaled`), and at exponents by element (`each`), in integers
+ * of `math` bits. */
+#define SCALED(from, to, math, shift, make, apply)                                             \
+    static void scaled_##from##_##to##_##math(const void *from_v, int64_t n, int64_t by,       \
+                                              void *to_v) {                                    \
+        const int##from##_t *restrict v = from_v;                                              \
+        int##to##_t *restrict out = to_v;                                                      \
+        shift s = make(by);                                                                    \
+        for (int64_t k = 0; k < n; k++) out[k] = (int##to##_t)apply(v[k], s);                  \
+    }                                                                                          \
+    static void each_##from##_##to##_##math(const void *from_v, int64_t n, const void *by_v,   \
+                                            void *to_v) {                                      \
+        const int##from##_t *restrict v = from_v;                                              \
+        const int##math##_t *restrict by = by_v;                                               \
+        int##to##_t *restrict out = to_v;                                                      \
+        for (int64_t k = 0; k < n; k++) out[k] = (int##to##_t)scale_each##math(v[k], by[k]);   \
+    }
+#define NEAR(from, to) SCALED(from, to, 32, Shift32, shift32_by, scale32)
+#define FAR(from, to) SCALED(from, to, 64, Shift, shift_by, scale64)
+NEAR(16, 8) NEAR(16, 16) NEAR(16, 32) NEAR(32, 8) NEAR(32, 16) NEAR(32, 32)
+FAR(16, 8) FAR(16, 16) FAR(16, 32) FAR(32, 8) FAR(32, 16) FAR(32, 32)
+FAR(64, 8) FAR(64, 16) FAR(64, 32) FAR(32, 64) FAR(64, 64)
 
-/* A `Grid`, and what belongs to rows that share other axes than exponents do: that of [i][j][k] is
- * at i * row_a + j * row_b + k * row_c. */
+typedef void Scaler(const void *, int64_t, int64_t, void *);
+typedef void EachScaler(const void *, int64_t, const void *, void *);
+
+/* How integers of a type become codes of another: in 32 bits where these hold what rounding adds,
+ * which shifts of at most MOST_RIGHT do. */
 typedef struct {
-    int64_t b, c, step_a, step_b, step_c, row_a, row_b, row_c;
-} Rows;
+    Scaler *near, *far;
+    EachScaler *each_near, *each_far;
+    int64_t width, size; /* bytes */
+} Scaling;
 
-SAMEBITS_INLINE double power_of(int64_t e) {
-    uint64_t bits = (uint64_t)(e + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
+#define MOST_RIGHT 24
+#define BOTH(from, to)                                                                         \
+    {scaled_##from##_##to##_32, scaled_##from##_##to##_64, each_##from##_##to##_32,            \
+     each_##from##_##to##_64, from / 8, to / 8}
+#define FAR_ALONE(from, to) {NULL, scaled_##from##_##to##_64, NULL, each_##from##_##to##_64,   \
+                             from / 8, to / 8}
+
+static Scaling scaling_of(int type, int to) {
+    static const Scaling known[] = {BOTH(16, 8),       BOTH(16, 16),      BOTH(16, 32),
+                                    BOTH(32, 8),       BOTH(32, 16),      BOTH(32, 32),
+                                    FAR_ALONE(64, 8),  FAR_ALONE(64, 16), FAR_ALONE(64, 32),
+                                    FAR_ALONE(32, 64), FAR_ALONE(64, 64)};
+    int at = 0;
+    while (known[at].width != type / 8 || known[at].size != to / 8) at++;
+    return known[at];
 }
 
-/* The ends of rows: into `reals`, which is zeros, the largest |v| * 2**e of what shares each place,
- * and into `low`, which is filled with large exponents, the lowest e of an element that is not 0.
- * Returns the largest |v|: products with powers of two are exact in binary64 where it is at most
- * 2**53, and every |e| at most 900. */
-#define ROW_ENDS(name, type)                                                                   \
-    static int64_t name##_range(const type *restrict v, const int64_t *restrict e, int64_t a,  \
-                                Rows g, double *restrict reals, int64_t *restrict low) {       \
-        int64_t top = 0;                                                                       \
-        for (int64_t i = 0; i < a; i++)                                                        \
-            for (int64_t j = 0; j < g.b; j++, v += g.c) {                                      \
-                const int64_t *own = e + i * g.step_a + j * g.step_b;                          \
-                double *m = reals + i * g.row_a + j * g.row_b;                                 \
-                int64_t *l = low + i * g.row_a + j * g.row_b;                                  \
-                if (g.row_c) {                                                                 \
-                    for (int64_t k = 0; k < g.c; k++) {                                        \
-                        int64_t n = samebits_magnitude64(v[k]), x = own[k * g.step_c];         \
-                        double real = (double)n * power_of(x);                                 \
-                        top = SAMEBITS_MAX(top, n);                                            \
-                        m[k] = SAMEBITS_MAX(m[k], real);                                       \
-                        l[k] = n && x < l[k] ? x : l[k];                                       \
-                    }                                                                          \
+static void scaled(Scaling s, const char *v, int64_t n, int64_t by, char *out) {
+    /* Only zeros are shifted to the left by more than fits. */
+    if (s.near && by >= -MOST_RIGHT)
+        s.near(v, n, SAMEBITS_MIN(by, 31), out);
+    else
+        s.far(v, n, SAMEBITS_MIN(by, 62), out);
+}
+
+/* Whether exponents, or rows, differ along the last axis. */
+SAMEBITS_INLINE int varies(const Rows *s) { return s->step_c || s->row_c; }
+
+/* How many of the b axis' places share the exponents and rows of the last axis. */
+SAMEBITS_INLINE int64_t group_of(const Rows *s) {
+    return !varies(s) || s->step_b || s->row_b ? 1 : s->b;
+}
+
+/* Codes of the places [lo, lo + len) of the first axis: rne(v * 2**(e - own)); own: NULL: 0. by:
+ * room for 2 * c numbers. */
+static void scale_range(const Rows *s, Scaling how, const char *v, const int64_t *e,
+                        int64_t beside, const int64_t *own, char *out, int64_t lo, int64_t len,
+                        int64_t *by) {
+    int64_t c = s->c, group = group_of(s), in = c * how.width, of = c * how.size;
+    int32_t *narrow = (int32_t *)(by + c);
+    v += lo * s->b * in, out += lo * s->b * of;
+    for (int64_t i = lo; i < lo + len; i++)
+        for (int64_t j = 0; j < s->b; j += group) {
+            const int64_t *from = e + i * s->step_a + j * s->step_b;
+            const int64_t *to = own ? own + i * s->row_a + j * s->row_b : NULL;
+            int64_t least = 0;
+            if (!varies(s)) {
+                scaled(how, v, c, *from + beside - (to ? *to : 0), out);
+                v += in, out += of;
+                continue;
+            }
+            for (int64_t k = 0; k < c; k++) {
+                by[k] = from[k * s->step_c] + beside - (to ? to[k * s->row_c] : 0);
+                least = SAMEBITS_MIN(least, by[k]);
+            }
+            int is_near = how.near && least >= -MOST_RIGHT;
+            if (is_near)
+                for (int64_t k = 0; k < c; k++) narrow[k] = (int32_t)SAMEBITS_MIN(by[k], 31);
+            for (int64_t r = 0; r < group; r++, v += in, out += of)
+                if (is_near)
+                    how.each_near(v, c, narrow, out);
+                else
+                    how.each_far(v, c, by, out);
+        }
+}
+
+static int scale_all(const Rows *s, const void *v, int type, const int64_t *e, int64_t beside,
+                     const int64_t *own, void *out, int to, int threads) {
+    Scaling how = scaling_of(type, to);
+    int failed = 0;
+#pragma omp parallel num_threads(TEAM(s->a *s->b *s->c)) reduction(| : failed)
+    {
+        int64_t *by = malloc((size_t)(2 * s->c) * sizeof *by);
+        SHARE(s->a)
+        if (!by)
+            failed = 1;
+        else
+            scale_range(s, how, v, e, beside, own, out, lo, len, by);
+        free(by);
+    }
+    return failed ? NO_MEMORY : FINE;
+}
+
+/* out = rne(v * 2**e), int64, of integers of 32 or 64 bits, |v| <= 2**62; where v is not 0, left
+ * shifts fit. */
+int samebits_scale_rows(const Rows *s, const void *v, int type, const int64_t *e, int64_t *out,
+                        int threads) {
+    return scale_all(s, v, type, e, 0, NULL, out, 64, threads);
+}
+
+/* --- choice of exponents --------------------------------------------------------------------- */
+
+/* What is known of a row: the largest |v| * 2**e, as a number that is larger where that is, and the
+ * lowest e where v is not 0. */
+typedef struct {
+    int64_t key, low;
+} End;
+
+#define NO_KEY INT64_MIN
+
+/* Above 32 bits, the exponent of the power of two above top * 2**e; the 32 first bits of top. The
+ * limits of codes, times 2, plus 1, have no more. */
+SAMEBITS_INLINE int64_t key_of(int64_t top, int64_t e) {
+    int64_t length = bit_length(top);
+    uint64_t first = (uint64_t)top << (64 - length) >> 32;
+    return (e + length) * ((int64_t)1 << 32) + (int64_t)first;
+}
+
+/* The smallest exponent at which the number of a key fits codes of `bits`: with the limit Q, which
+ * is odd, it does not where twice of it is 2 * Q + 1 or more. */
+SAMEBITS_INLINE int64_t fit_of(int64_t key, int bits) {
+    uint64_t first = (uint64_t)key & UINT32_MAX, limit = 2 * (uint64_t)code_max(bits) + 1;
+    return (key >> 32) - bits + 1 + (first >= limit << (32 - bits));
+}
+
+SAMEBITS_INLINE void see(End *own, int64_t top, int64_t e) {
+    if (!top) return;
+    int64_t key = key_of(top, e);
+    own->key = SAMEBITS_MAX(own->key, key);
+    own->low = SAMEBITS_MIN(own->low, e);
+}
+
+#define SEE_ROWS(type)                                                                         \
+    static int64_t top##type(const int##type##_t *restrict v, int64_t n) {                     \
+        int##type##_t top = 0;                                                                 \
+        for (int64_t k = 0; k < n; k++) {                                                      \
+            int##type##_t size = (int##type##_t)(v[k] < 0 ? -v[k] : v[k]);                     \
+            top = SAMEBITS_MAX(top, size);                                                     \
+        }                                                                                      \
+        return top;                                                                            \
+    }                                                                                          \
+    static void tops##type(const int##type##_t *restrict v, int64_t c,                         \
+                           int##type##_t *restrict top) {                                      \
+        for (int64_t k = 0; k < c; k++) {                                                      \
+            int##type##_t size = (int##type##_t)(v[k] < 0 ? -v[k] : v[k]);                     \
+            top[k] = SAMEBITS_MAX(top[k], size);                                               \
+        }                                                                                      \
+    }                                                                                          \
+    static void see_range##type(const Rows *s, const int##type##_t *v, const int64_t *e,       \
+                                int64_t beside, End *ends, int64_t lo, int64_t len,            \
+                                int##type##_t *top) {                                          \
+        int64_t c = s->c, group = group_of(s);                                                 \
+        v += lo * s->b * c;                                                                    \
+        for (int64_t i = lo; i < lo + len; i++)                                                \
+            for (int64_t j = 0; j < s->b; j += group) {                                        \
+                const int64_t *from = e + i * s->step_a + j * s->step_b;                       \
+                End *own = ends + i * s->row_a + j * s->row_b;                                 \
+                if (!varies(s)) {                                                              \
+                    see(own, top##type(v, c), *from + beside);                                 \
+                    v += c;                                                                    \
                     continue;                                                                  \
                 }                                                                              \
-                int64_t lowest = *l, here = 0;                                                 \
-                double largest = *m;                                                           \
-                if (g.step_c)                                                                  \
-                    for (int64_t k = 0; k < g.c; k++) {                                        \
-                        int64_t n = samebits_magnitude64(v[k]), x = own[k];                    \
-                        double real = (double)n * power_of(x);                                 \
-                        here = SAMEBITS_MAX(here, n);                                          \
-                        largest = SAMEBITS_MAX(largest, real);                                 \
-                        lowest = n && x < lowest ? x : lowest;                                 \
-                    }                                                                          \
-                else {                                                                         \
-                    for (int64_t k = 0; k < g.c; k++) {                                        \
-                        int64_t n = samebits_magnitude64(v[k]);                                \
-                        here = SAMEBITS_MAX(here, n);                                          \
-                    }                                                                          \
-                    double real = (double)here * power_of(*own);                               \
-                    largest = SAMEBITS_MAX(largest, real);                                     \
-                    lowest = here && *own < lowest ? *own : lowest;                            \
-                }                                                                              \
-                top = SAMEBITS_MAX(top, here);                                                 \
-                *m = largest;                                                                  \
-                *l = lowest;                                                                   \
+                memset(top, 0, (size_t)c * sizeof *top);                                       \
+                for (int64_t r = 0; r < group; r++, v += c) tops##type(v, c, top);             \
+                for (int64_t k = 0; k < c; k++)                                                \
+                    see(own + k * s->row_c, top[k], from[k * s->step_c] + beside);             \
             }                                                                                  \
-        return top;                                                                            \
-    }                                                                                          \
-    int64_t samebits_##name(const type *v, const int64_t *e, int64_t a, int64_t b, int64_t c,  \
-                            int64_t step_a, int64_t step_b, int64_t step_c, int64_t row_a,     \
-                            int64_t row_b, int64_t row_c, double *reals, int64_t *low,         \
-                            int threads) {                                                     \
-        Rows g = {b, c, step_a, step_b, step_c, row_a, row_b, row_c};                          \
-        int64_t size = b * c, top = 0;                                                         \
-        PARALLEL_MAX(a, row_a ? a *size : 0, top,                                              \
-                     name##_range(v + lo * size, e + lo * step_a, len, g, reals + lo * row_a,  \
-                                  low + lo * row_a))                                           \
-        return top;                                                                            \
     }
+SEE_ROWS(16)
+SEE_ROWS(32)
+SEE_ROWS(64)
 
-ROW_ENDS(row_ends_i32, int32_t)
-ROW_ENDS(row_ends_i64, int64_t)
+static int64_t rows_of(const Rows *s) {
+    return (s->row_a ? s->a : 1) * (s->row_b ? s->b : 1) * (s->row_c ? s->c : 1);
+}
+
+static void start(End *ends, int64_t n) {
+    for (int64_t r = 0; r < n; r++) ends[r] = (End){NO_KEY, INT64_MAX};
+}
+
+/* The ends of all rows. Those that places of the first axis share are found by each thread. */
+static int find_ends(const Rows *s, const void *v, int type, const int64_t *e, int64_t beside,
+                     End *ends, int threads) {
+    int64_t rows = rows_of(s);
+    int failed = 0;
+    start(ends, rows);
+#pragma omp parallel num_threads(TEAM(s->a *s->b *s->c)) reduction(| : failed)
+    {
+        SHARE(s->a)
+        int shared = !s->row_a && team > 1;
+        int64_t *top = malloc((size_t)s->c * sizeof *top);
+        End *own = shared ? malloc((size_t)rows * sizeof *own) : ends;
+        if (!top || !own) {
+            failed = 1;
+        } else {
+            if (shared) start(own, rows);
+            if (type == 16)
+                see_range16(s, v, e, beside, own, lo, len, (int16_t *)top);
+            else if (type == 32)
+                see_range32(s, v, e, beside, own, lo, len, (int32_t *)top);
+            else
+                see_range64(s, v, e, beside, own, lo, len, top);
+            if (shared) {
+#pragma omp critical
+                for (int64_t r = 0; r < rows; r++) {
+                    ends[r].key = SAMEBITS_MAX(ends[r].key, own[r].key);
+                    ends[r].low = SAMEBITS_MIN(ends[r].low, own[r].low);
+                }
+            }
+        }
+        if (shared) free(own);
+        free(top);
+    }
+    return failed ? NO_MEMORY : FINE;
+}
+
+static int64_t exponent_of(End end, int bits, int kind) {
+    if (end.key == NO_KEY) return EXPONENT_MIN;
+    int64_t fit = fit_of(end.key, bits);
+    if (kind == SHORTENED) return SAMEBITS_MAX(fit, end.low);
+    return kind == LIMITED ? SAMEBITS_MAX(fit, EXPONENT_MIN) : fit;
+}
+
+/* v, integers of 16, 32 or 64 bits, as codes of `bits` bits in memory of `to`; own: the exponent of
+ * every row. beside: is added to all exponents; highest: the largest of the result. */
+int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64_t *exponents,
+                             const int64_t *beside, int bits, int kind, void *codes, int to,
+                             int64_t *own, int64_t *highest, int threads) {
+    int64_t rows = rows_of(s);
+    End *ends = malloc((size_t)rows * sizeof *ends);
+    if (!ends) return NO_MEMORY;
+    int status = find_ends(s, v, type, exponents, *beside, ends, threads);
+    *highest = EXPONENT_MIN;
+    for (int64_t r = 0; r < rows; r++) {
+        own[r] = exponent_of(ends[r], bits, kind);
+        *highest = SAMEBITS_MAX(*highest, own[r]);
+    }
+    free(ends);
+    if (status != FINE) return status;
+    if (kind == LIMITED && *highest > EXPONENT_MAX) return OUT_OF_RANGE;
+    return scale_all(s, v, type, exponents, *beside, own, codes, to, threads);
+}
+
+/* --- biases ---------------------------------------------------------------------------------- */
+
+/* The bias at the common exponents of a row of sums, and the shifts of these. */
+static void bias_at(const int32_t *value, int64_t e_b, const int64_t *e, const int64_t *own,
+                    int64_t c, int32_t *by, int32_t *bias) {
+    for (int64_t k = 0; k < c; k++) {
+        by[k] = (int32_t)SAMEBITS_MAX(e[k] - own[k], -31);
+        bias[k] = (int32_t)scale_each64(value[k], e_b - own[k]);
+    }
+}
+
+static void add_biases(int32_t *restrict acc, int64_t rows, int64_t c, const int32_t *restrict by,
+                       const int32_t *restrict bias) {
+    for (int64_t r = 0; r < rows; r++, acc += c)
+        for (int64_t k = 0; k < c; k++) acc[k] = scale_each32(acc[k], by[k]) + bias[k];
+}
+
+/* Adds the bias J = W * 2**15 - A (exponent *e_b) to sums [rows][c] below 2**30, in place, each at
+ * the exponent that leaves the bias 30 bits (5): own. exponents [count][c]: of as many rows each. A
+ * bias that is all zeros changes nothing. value: room for c numbers. */
+int samebits_with_bias_rows(int32_t *acc, int64_t rows, int64_t c, const int64_t *exponents,
+                            int64_t count, const int64_t *e_b, const int8_t *w, const int16_t *a,
+                            int32_t *value, int64_t *own, int threads) {
+    int64_t most = 0, each = rows / count;
+    int failed = 0;
+    for (int64_t k = 0; k < c; k++) {
+        value[k] = w[k] * 32768 - a[k];
+        int64_t size = samebits_magnitude64(value[k]);
+        most = SAMEBITS_MAX(most, size);
+    }
+    int64_t least = most ? *e_b + bit_length(most) - 30 : INT64_MIN;
+    for (int64_t i = 0; i < count * c; i++) own[i] = SAMEBITS_MAX(exponents[i], least);
+    if (!most) return FINE;
+#pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
+    {
+        int32_t *by = malloc((size_t)(2 * c) * sizeof *by), *bias = by + c;
+        SHARE(count)
+        failed = !by;
+        for (int64_t i = lo; by && i < lo + len; i++) {
+            bias_at(value, *e_b, exponents + i * c, own + i * c, c, by, bias);
+            add_biases(acc + i * each * c, each, c, by, bias);
+        }
+        free(by);
+    }
+    return failed ? NO_MEMORY : FINE;
+}
+
+/* --- sums over rows (12.1) ------------------------------------------------------------------- */
+
+#define ADD_ROWS(type)                                                                         \
+    static void add_rows##type(const int##type##_t *restrict g, int64_t rows, int64_t c,       \
+                               int64_t *restrict sum) {                                        \
+        for (int64_t r = 0; r < rows; r++, g += c)                                             \
+            for (int64_t k = 0; k < c; k++) sum[k] += g[k];                                    \
+    }
+ADD_ROWS(16)
+ADD_ROWS(32)
+
+/* Sums over samples [count][c], each with the exponent of its sample, at one exponent: the largest
+ * of those that are not all zero leaves 62 bits where sums have `bits`. */
+void samebits_gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
+                     int64_t bits, int64_t *out, int64_t *own) {
+    int64_t top = INT64_MIN;
+    for (int64_t i = 0; i < count; i++)
+        if (exponents[i] > top && top64(sums + i * c, c)) top = exponents[i];
+    memset(out, 0, (size_t)c * sizeof *out);
+    *own = top == INT64_MIN ? EXPONENT_MIN : top + bits - 62;
+    for (int64_t i = 0; top != INT64_MIN && i < count; i++) {
+        int64_t by = exponents[i] - *own;
+        Shift s = shift_by(SAMEBITS_MIN(by, 62 - bits));
+        for (int64_t k = 0; k < c; k++) out[k] += scale64(sums[i * c + k], s);
+    }
+}
+
+/* The sum of every channel of g [rows][c] (the gradient of a bias, 7), its exponent, and the
+ * largest magnitude. exponents [count]: of as many rows each; where `bits` is 0, one for all. */
+int samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
+                         const int64_t *exponents, int64_t count, int64_t bits, int64_t *out,
+                         int64_t *own, int64_t *largest) {
+    int64_t *sums = calloc((size_t)(count * c), sizeof *sums), each = rows / count;
+    if (!sums) return NO_MEMORY;
+    for (int64_t i = 0; i < count; i++)
+        if (width == 16)
+            add_rows16((const int16_t *)g + i * each * c, each, c, sums + i * c);
+        else
+            add_rows32((const int32_t *)g + i * each * c, each, c, sums + i * c);
+    if (bits) {
+        samebits_gather(sums, count, c, exponents, bits, out, own);
+    } else {
+        memcpy(out, sums, (size_t)c * sizeof *out);
+        *own = *exponents;
+    }
+    *largest = top64(out, c);
+    free(sums);
+    return FINE;
+}

@@ -8,7 +8,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.spec import formats
@@ -61,7 +60,7 @@ def transposed_outputs(weight: Weight, groups: int) -> Outputs:
         return swapped.contiguous(), [exponent] * len(swapped)
     own = exponent.expand(codes.shape).reshape(sizes).transpose(1, 2).flatten(0, 1)
     size = [1 if groups > 1 else len(swapped), *[1] * (swapped.dim() - 1)]
-    found, chosen = rows.requantize(swapped.contiguous(), own, size, 8, k=kernels.of(codes))
+    found, chosen = rows.requantize(swapped.contiguous(), own, size, 8)
     return found.to(torch.int8), chosen.flatten().expand(len(swapped)).tolist()
 
 

@@ -33,7 +33,7 @@ from samebits.train.operations.products import (
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.sums import Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
-from samebits.train.value import BFPValue, Weight, as_gradient
+from samebits.train.value import BFPValue, Weight
 
 
 def _products(
@@ -62,13 +62,8 @@ def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | 
     dx = dw = db = None
     if call.wanted[0]:
         g16, exponent = for_input(g, e_g, e_w, bits)
-        if isinstance(exponent, int):
-            image, own = k.input_gradient(as_image(g16), as_kernel(w), shape, exponent, bits)
-            dx = BFPValue(as_input(image, codes), own)
-        else:
-            acc, largest = k.conv_input_grad(as_image(g16), as_kernel(w), shape)
-            part = k.requantize(as_input(acc, codes), largest, exponent, bits)
-            dx = BFPValue(*as_gradient(part))
+        image, own = k.input_gradient(as_image(g16), as_kernel(w), shape, exponent, bits)
+        dx = BFPValue(as_input(image, codes), own)
     if call.wanted[1]:
         t, exponent = for_weight(g, e_g, e_x)
         exponent = exponent + by_channel(up, shape)

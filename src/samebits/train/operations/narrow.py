@@ -10,7 +10,7 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import BFPValue, Weight, bfp32
+from samebits.train.value import BFPValue, Weight
 
 
 def _narrow(x: BFPValue) -> BFPValue:
@@ -39,8 +39,7 @@ def _entry_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     g, exponent = grad.resolved()
     if isinstance(exponent, int):
         return grad
-    codes, whole = rows.shorten(g, exponent, [1] * g.dim(), kernels.of(g))
-    return bfp32(codes, int(whole))
+    return BFPValue(*kernels.of(g).shorten_blocks(g, exponent, 0, None))
 
 
 ENTRY = TrainingOperation("Entry", _entry, _entry_gradient)

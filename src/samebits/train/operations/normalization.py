@@ -13,6 +13,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.norm import (
+    GUARD,
     gradient_coefficients,
     input_slopes,
     inverse,
@@ -21,6 +22,7 @@ from samebits.kernels.norm import (
     moved_statistics,
     multiply_add,
     scalar_codes,
+    spread_of,
     variance_of,
 )
 from samebits.kernels.protocol import BITS, Part
@@ -43,10 +45,6 @@ def _scalars(parameter: Weight) -> Scalars:
     joint, exponent = parameter.joint()
     assert isinstance(exponent, int)
     return joint_scalars(joint, exponent)
-
-
-GUARD = 8
-"""Bits below the largest exponent at which the statistics of samples are added (12.2)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class RunningUpdate:
     def apply(self) -> None:
         """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
         running = (self.running_mean, self.running_var)
-        if self.guard == 0:
+        if isinstance(self.shifts, int):
             sums = (torch.from_numpy(self.s1), torch.from_numpy(self.s2))
             k = kernels.of(self.running_mean)
             k.running_statistics(running, sums, self.n, self.exponent, self.momentum)
@@ -88,12 +86,9 @@ class RunningUpdate:
 
     def variance(self, divisor: int) -> Scalars:
         """(n * S2 - S1 * S1) / (n * divisor) of every channel, a real number."""
-        return variance_of(self.spread(), self.n * divisor, self.exponent + self.shifts)
-
-    def spread(self) -> Scalars:
-        """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
-        pairs = zip(self.s1.tolist(), self.s2.tolist(), strict=True)
-        return np.array([float(self.n * s2 - s1 * s1) for s1, s2 in pairs])
+        return variance_of(
+            spread_of(self.s1, self.s2, self.n), self.n * divisor, self.exponent + self.shifts
+        )
 
     def to_bytes(self) -> bytes:
         """Exponent, S1 and S2 as little-endian integers of 32 bits, or 64 where n asks for it."""
@@ -175,13 +170,17 @@ def _normalized(
     """
     z, e_z, shifts = x.shifted()
     bits, running = gamma.widths.values, (running_mean, running_var)
-    if isinstance(e_z, int):
+    if peaks is None and shifts is None:
         states, given = (gamma.state(), beta.state()), None if training else running
-        part, scalars, sums = kernels.of(z).batch_norm(z, e_z, *states, given, eps, bits)
-        if training:
-            n = z.numel() // z.shape[1]
-            defer(RunningUpdate(*running, momentum, sums[0].numpy(), sums[1].numpy(), n, e_z))
-        return BFPValue(*part, bits), (scalars, training, 0)
+        found = kernels.of(z).batch_norm(z, e_z, *states, given, eps, bits)
+        if found is not None:
+            part, scalars, (s1, s2), e_sums = found
+            if training:
+                n, guard = z.numel() // z.shape[1], 0 if isinstance(e_z, int) else GUARD
+                sums = (s1.numpy(), s2.numpy())
+                defer(RunningUpdate(*running, momentum, *sums, n, e_sums, guard))
+            return BFPValue(*part, bits), (scalars, training, 0)
+    assert isinstance(e_z, Tensor)
     up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
     if training:
         update = _statistics(z, e_z, running, momentum, up)
@@ -204,9 +203,11 @@ def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue 
     (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
     saved, wanted = call.saved, call.wanted[0]
     scalars, training, shifts = saved
-    if isinstance(e_g, int) and isinstance(e_z, int):
-        known = (scalars, training, wanted)
-        dx, *others = kernels.of(g).batch_norm_gradient(g, e_g, z, e_z, *known)
+    known = (scalars, training, wanted)
+    if isinstance(shifts, int) and (
+        found := kernels.of(g).batch_norm_gradient(g, e_g, z, e_z, *known)
+    ):
+        dx, *others = found
         return None if dx is None else BFPValue(*dx), *(BFPValue(*part) for part in others)
     centre, inv, _ = scalars.numpy()
     sg, sgz = _gradient_sums(g, e_g, z, e_z)
@@ -244,7 +245,8 @@ def _input_grad(grad: Part, read: Part, saved: _Saved, gg: Scalars, sg: Scalars)
     (g, e_g), (z, e_z), (real, training, shifts) = grad, read, saved
     scalars = real.numpy()
     if not scalars[2].any():
-        return BFPValue(torch.zeros_like(g, dtype=torch.int32), formats.EXPONENT_MIN)
+        lowest = torch.full(rows.row_size(z.shape), formats.EXPONENT_MIN, device=g.device)
+        return BFPValue(torch.zeros_like(g, dtype=torch.int32), lowest)
     slope, offset = input_slopes(scalars, gg, sg, z.numel() // z.shape[1], training)
     a, b = np.ldexp(scalars[2], _samples(e_g)), np.ldexp(slope, _samples(e_z) + shifts)
     abc, exponent = gradient_coefficients(a, b, offset, formats.CODE_MAX[BITS[g.dtype]])

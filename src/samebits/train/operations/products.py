@@ -6,15 +6,14 @@ both factors have one exponent there is nothing to do.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape, rows
+from samebits.kernels import ConvShape
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.train.value import BFPValue, Weight, as_gradient, bfp32, gradient_in, requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
 
 
 def check_kind(x: BFPValue, weight: Weight) -> None:
@@ -63,9 +62,9 @@ def for_weight(g: Tensor, e_g: Exponent, e_x: Exponent) -> Part:
     size = [1] * g.dim()
     outputs = 1 if g.dim() == 4 else g.dim() - 1
     size[outputs] = g.shape[outputs]
-    k = kernels.of(g)
-    codes, exponent = rows.requantize(g, own, size, 32, limited=False, k=k)
-    return codes.to(torch.int32), exponent.view(-1, 1)
+    codes, exponent = kernels.of(g).requantize_blocks(g, own, 0, size, 32, limited=False)
+    assert isinstance(exponent, Tensor)
+    return codes, exponent.view(-1, 1)
 
 
 def weight_gradient(
@@ -83,19 +82,21 @@ def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> 
     """The gradient of a weight from its sums, whose exponent is as `weight_gradient` has it."""
     k = kernels.of(acc)
     if isinstance(exponent, Tensor):
-        codes, own = rows.shorten(acc.flatten(1), exponent, (1, 1), k)
-        return BFPValue(codes.to(torch.int32).view(weight.shape), int(own))
-    codes, exponent = k.shorten(acc, largest, exponent)
+        size = acc.shape[1:] if exponent.shape[1] > 1 else [1] * (acc.dim() - 1)
+        codes, own = k.shorten_blocks(acc, exponent.reshape(-1, *size), 0, None)
+        bound = None
+    else:
+        codes, own = k.shorten(acc, largest, exponent)
+        bound = largest
     codes = codes if weight.dim() == 4 else codes.reshape(weight.shape)
-    return BFPValue(codes, exponent, bound=largest)
+    return BFPValue(codes, own, bound=bound)
 
 
 def bias_gradient(g: Tensor, e_g: Exponent) -> BFPValue:
     """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
-    if isinstance(e_g, int):
-        image = g if g.dim() == 4 else g.reshape(-1, g.shape[-1])
-        return bfp32(kernels.of(g).channel_sum(image), e_g)
-    if g.dim() == 4:
-        return bfp32(*rows.gathered(g.long().sum((2, 3)), e_g.flatten(1), 55))
-    own = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
-    return bfp32(*rows.gathered(g.reshape(-1, g.shape[-1]), own, 55))
+    if g.dim() != 4:
+        if isinstance(e_g, Tensor):
+            e_g = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
+        g = g.reshape(-1, g.shape[-1])
+    k = kernels.of(g)
+    return BFPValue(*k.shorten(*k.channel_sum(g, e_g)))
