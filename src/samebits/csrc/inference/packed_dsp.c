@@ -168,14 +168,15 @@ static void samebits_dsp_widen(const int8_t *runs, int32_t codes, uint32_t *to) 
 
 /* wide: scratch memory of 6 bytes for each code of a run. */
 static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
-                                    int8_t *out, void *wide) {
+                                    int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = 4 * c->steps, channels = c->out_channels;
     const int32_t pairs = channels & ~1, fours = channels & ~3;
     samebits_core_frame f;
     if (!SAMEBITS_OWN(c->lanes == 2)) return 0;
     samebits_core_start(c, &f);
     f.block = 16 + 8 * c->steps;
-    for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * channels) {
+    f.channels = pitch;
+    for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * pitch) {
         samebits_dsp_widen(x, codes, (uint32_t *)wide);
         f.x = wide;
         if (pairs) {
@@ -195,14 +196,14 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
             f.loops = (2 * c->steps + 3) / 4;
             f.entry = 36 * (c->steps % 2 * 2) + 1;
             samebits_dsp_three(&f);
-            f.channels = channels;
+            f.channels = pitch;
             out[pairs] = last[0];
-            out[channels + pairs] = last[2];
-            out[2 * channels + pairs] = last[4];
+            out[pitch + pairs] = last[2];
+            out[2 * pitch + pairs] = last[4];
         }
     }
     f.loops = (c->steps + 3) / 4;
-    for (; pixels > 0; pixels--, x += codes, out += channels) {
+    for (; pixels > 0; pixels--, x += codes, out += pitch) {
         const int32_t entry = 68 * ((4 - c->steps % 4) % 4) + 1;
         int32_t o;
         f.x = x;

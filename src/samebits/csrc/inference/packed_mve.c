@@ -203,16 +203,16 @@ static void samebits_mve_blocks(const samebits_packed *c, const int8_t *x, int32
 }
 
 static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
-                                    int8_t *out, void *wide) {
+                                    int8_t *out, int32_t pitch, void *wide) {
     const int32_t whole = c->out_channels & ~3, rest = c->out_channels - whole;
     int32_t p, i;
     (void)wide;
     if (!SAMEBITS_OWN(c->lanes == 4 && c->step == 16)) return 0;
-    if (whole) samebits_mve_blocks(c, x, pixels, 0, whole, out, c->out_channels);
+    if (whole) samebits_mve_blocks(c, x, pixels, 0, whole, out, pitch);
     for (p = 0; rest && p < pixels; p++) {
         int8_t codes[4];
         samebits_mve_blocks(c, x + p * 16 * c->steps, 1, whole, 4, codes, 4);
-        for (i = 0; i < rest; i++) out[p * c->out_channels + whole + i] = codes[i];
+        for (i = 0; i < rest; i++) out[p * pitch + whole + i] = codes[i];
     }
     return 1;
 }
@@ -368,14 +368,25 @@ SAMEBITS_NAKED samebits_mve_depth_row(samebits_mve_depth *frame __attribute__((u
             "b 5b\n\t");
 }
 
+/* Every code `repeat` times. */
+static void samebits_packed_repeat(int8_t *to, const int8_t *from, int32_t n, int32_t repeat) {
+    int32_t i;
+    if (repeat == 1) {
+        samebits_move_bytes(to, from, n);
+        return;
+    }
+    for (i = 0; i < n * repeat; i++) to[i] = from[i / repeat];
+}
+
 /* Row v of the padded image to the band, [kernel row][block][column][group]; columns beside the
  * image hold the code of the padding from the beginning. */
 static void samebits_mve_band_row(const samebits_packed *c, const int8_t *image, int32_t v,
                                   int32_t columns, int32_t blocks, int8_t *band) {
     const int32_t y = v - c->pad_top, group = c->tile, line = blocks * columns * group;
     const int32_t n = SAMEBITS_MIN(c->width, columns - c->pad_left);
-    const int8_t *from = image + y * c->width * c->channels;
-    int8_t *to = band + v % c->kernel_height * line;
+    const int32_t source = c->channels / c->repeat; /* channels of x */
+    const int8_t *from = image + y * c->width * source;
+    int8_t *to = band + v % c->rows * line;
     int32_t block, i;
     if (y < 0 || y >= c->height) {
         samebits_set(to, (int8_t)c->pad_code, line);
@@ -383,7 +394,20 @@ static void samebits_mve_band_row(const samebits_packed *c, const int8_t *image,
     }
     to += c->pad_left * group;
     if (group < 16) {
-        samebits_move_bytes(to, from, n * group);
+        samebits_packed_repeat(to, from, n * source, c->repeat);
+        return;
+    }
+    if (c->repeat > 1) {
+        for (block = 0; block < blocks; block++, to += columns * 16) {
+            const mve_pred16_t lanes = vctp8q((uint32_t)(c->channels - 16 * block));
+            uint8_t places[16];
+            uint8x16_t at;
+            for (i = 0; i < 16; i++) places[i] = (uint8_t)((16 * block + i) / c->repeat);
+            at = vldrbq_u8(places);
+            for (i = 0; i < n; i++) {
+                vstrbq_s8(to + 16 * i, vldrbq_gather_offset_z_s8(from + i * source, at, lanes));
+            }
+        }
         return;
     }
     for (block = 0; block < blocks; block++, to += columns * 16) {
@@ -397,7 +421,8 @@ static void samebits_mve_band_row(const samebits_packed *c, const int8_t *image,
 
 static void samebits_mve_depthwise(const samebits_packed *c, const int8_t *x, int8_t *out,
                                    void *scratch) {
-    const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
+    const int32_t columns =
+        (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
     const int32_t group = c->tile, blocks = group < 16 ? 1 : (c->channels + 15) / 16;
     const int32_t line = blocks * columns * group, row = c->out_width * c->channels;
     int32_t *taps = (int32_t *)scratch;
@@ -415,18 +440,18 @@ static void samebits_mve_depthwise(const samebits_packed *c, const int8_t *x, in
     f.block = columns * 16;
     f.shift = -c->shift;
     f.zero = c->zero;
-    samebits_set(band, (int8_t)c->pad_code, c->kernel_height * line);
-    for (n = 0; n < c->batch; n++, x += c->height * c->width * c->channels) {
+    samebits_set(band, (int8_t)c->pad_code, c->rows * line);
+    for (n = 0; n < c->batch; n++, x += c->height * c->width * (c->channels / c->repeat)) {
         int32_t next = 0;
         for (oy = 0; oy < c->out_height; oy++, out += row) {
             const int32_t top = oy * c->stride_y;
-            int32_t slot = top % c->kernel_height, *tap = taps;
-            for (next = SAMEBITS_MAX(next, top); next < top + c->kernel_height; next++) {
+            int32_t *tap = taps;
+            for (next = SAMEBITS_MAX(next, top); next < top + c->rows; next++) {
                 samebits_mve_band_row(c, x, next, columns, blocks, band);
             }
             for (p = 0; p < c->kernel_height; p++) {
-                for (q = 0; q < c->kernel_width; q++) *tap++ = slot * line + q * group;
-                if (++slot == c->kernel_height) slot = 0;
+                const int32_t from = (top + p * c->dilation_y) % c->rows * line;
+                for (q = 0; q < c->kernel_width; q++) *tap++ = from + q * c->dilation_x * group;
             }
             f.x = band;
             f.out = out;
