@@ -72,6 +72,13 @@ GATHERED: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ..
     ((1, 8, 8, 20), (3, 3), 20, {"groups": 20, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
     ((1, 9, 6, 8), (3, 2), 8, {"groups": 8, "dilations": (3, 2), "strides": (1, 2)}),
 )
+# sums of more than 24 bits, of three pixels, of one, and of what remains
+LONG: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 1, 1, 1600), (1, 1), 5, {}),
+    ((1, 1, 5, 1203), (1, 1), 3, {}),
+    ((1, 4, 5, 130), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),
+    ((1, 3, 4, 2600), (1, 1), 6, {"groups": 2}),
+)
 # outputs smaller than x, which may take its memory
 OVER_MORE: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
     ((1, 19, 1, 20), (5, 1), 20, {"groups": 20}),
@@ -117,9 +124,10 @@ def conv(
     attributes: Any,
     full: bool,
     inner: bool = False,
+    bias: int = 9000,
 ) -> Graph:
     """A convolution of weights over the whole type but its least, and its requantization; inner: of
-    a value of the arena, whose memory the outputs may take."""
+    a value of the arena, whose memory the outputs may take. bias: the largest."""
     rng = np.random.default_rng(seed)
     g = GraphBuilder(f"conv{seed}")
     x = g.input("x", "int8", image)
@@ -129,7 +137,7 @@ def conv(
     shape = (outputs, *kernel, depth)
     weights = rng.integers(-127, 128, shape).astype(np.int8)
     w = g.constant("w", weights)
-    b = g.constant("b", rng.integers(-9000, 9000, outputs).astype(np.int32))
+    b = g.constant("b", rng.integers(-bias, bias, outputs).astype(np.int32))
     acc = g.add("conv", [x, w, b], attributes)
     y = quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)
     return g.build([g.add("clip", [y], {"low": -128, "high": 126}) if inner else y])
@@ -146,6 +154,8 @@ def graphs() -> list[Graph]:
         for seed, (image, kernel, a) in enumerate(DEPTHWISE)
     ]
     made += [conv(300 + seed, *case, True) for seed, case in enumerate(GATHERED)]
+    made += [conv(400 + seed, *case, True) for seed, case in enumerate(LONG)]
+    made.append(conv(500, *CONVS[4], True, bias=1 << 25))
     over = (*OVER_X, *OVER_MORE, GATHERED[7])
     return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(over)]
 
@@ -319,13 +329,13 @@ def test_other_layers_keep_their_kernels() -> None:
 
 
 def test_halfwords_of_two_channels_hold_their_sums() -> None:
-    """Least weights, and sums of 2**23 in the first channel, go elsewhere."""
-    for first, second, bias, function in (
-        (-128, 1, (0, 0), "conv8"),
-        (127, 127, (0, 0), "linear8_packed"),
-        (1, 1, ((1 << 23) - 129, 0), "conv8"),
-        (1, 1, ((1 << 23) - 300, 0), "linear8_packed"),
-        (1, 1, (0, 1 << 23), "linear8_packed"),
+    """Least weights go elsewhere; sums of 2**23 in the first channel are long ones."""
+    for first, second, bias, expected in (
+        (-128, 1, (0, 0), None),
+        (127, 127, (0, 0), 0),
+        (1, 1, ((1 << 23) - 129, 0), 1),
+        (1, 1, ((1 << 23) - 300, 0), 0),
+        (1, 1, (0, 1 << 23), 0),
     ):
         g = GraphBuilder("linear")
         x = g.input("x", "int8", (1, 2))
@@ -334,7 +344,9 @@ def test_halfwords_of_two_channels_hold_their_sums() -> None:
         a = {"ratios": (Fraction(1, (1 << 18) + 1),), "zero": 0, "low": -128, "high": 127}
         acc = g.add("linear", [x, w, b])
         graph = g.build([g.add("requantize", [acc], {**a, "dtype": "int8"})])
-        assert functions(graph, "cortex-m4") == [function], (first, bias)
+        (call,) = lower_to_calls(graph, find_cpu("cortex-m4")).entries[0].calls
+        assert call.parameters.fields.get("long_sums") == expected, (first, bias)
+        assert (call.function == "conv8") == (expected is None)
 
 
 def test_unknown_processor() -> None:

@@ -51,12 +51,10 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         return None
     if (depthwise or packing.upper == 32) and (low, high) != limits("int8"):
         return None  # these kernels saturate to the ends of the type
-    if (
-        not depthwise
-        and packing.paired
-        and not paired_fit(w, interval.over(channels), channels // geometry.groups)
-    ):
-        return None
+    paired = packing.paired and not depthwise
+    if paired and int(w.min()) < -127:
+        return None  # 256 * a + b, weights of two channels, has 16 bits
+    short = not paired or short_sums(interval.over(channels), channels // geometry.groups)
     shift, multipliers = found
     multipliers = multipliers * (channels // len(multipliers))
     if geometry.groups == 1 and geometry.channels != channels:
@@ -69,6 +67,7 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         "rows": _span(geometry, 0),
         "repeat": repeat,
         "part": 0,
+        "long_sums": int(not short),
         "upper": packing.upper,
         "shift": shift,
         "zero": zero,
@@ -154,9 +153,9 @@ def _conv(
     scratch = wide + (0 if direct else tile * codes)
     if banded:
         scratch += _span(geometry, 0) * _columns(geometry) * geometry.channels
-    outputs = len(w) // groups
+    outputs, short = len(w) // groups, not fields["long_sums"]
     streams = [
-        packed_stream(w[rows].reshape(outputs, -1), b[rows], multipliers[rows], packing)
+        packed_stream(w[rows].reshape(outputs, -1), b[rows], multipliers[rows], packing, short)
         for rows in (slice(first, first + outputs) for first in range(0, len(w), outputs))
     ]
     fields |= {
@@ -215,19 +214,20 @@ def _depthwise(
     return KernelCall("depthwise8_packed", Struct("packed", fields), (x,), scratch)
 
 
-def paired_fit(w: Array, ends: Sequence[tuple[int, int]], outputs: int) -> bool:
-    """Whether 256 * a + b, weights of two channels, fits in 16 bits, and the sum of the first in
-    the 24 bits that remain of it. outputs: channels of a group, which begins with a first one."""
+def short_sums(ends: Sequence[tuple[int, int]], outputs: int) -> bool:
+    """Whether the sum of the first channel of each pair fits in the 24 bits that remain of it in
+    a sum of both. outputs: channels of a group, which begins with a first one."""
     limit = 1 << 23
     firsts = (pair for channel, pair in enumerate(ends) if channel % outputs % 2 == 0)
-    fits24 = all(-limit <= least and most < limit for least, most in firsts)
-    return int(w.min()) >= -127 and fits24
+    return all(-limit <= least and most < limit for least, most in firsts)
 
 
-def packed_stream(w: Array, b: Array, multipliers: Sequence[int], packing: Packing) -> Array:
+def packed_stream(
+    w: Array, b: Array, multipliers: Sequence[int], packing: Packing, short: bool = True
+) -> Array:
     """The words of a layer, as int32: for each block of `lanes` channels their biases, their
     weights and their multipliers. w: [O, taps]; channels and taps that are missing from the last
-    block or step are 0."""
+    block or step are 0. short: the first bias of a pair holds both."""
     blocks, steps = -(-len(w) // packing.lanes), -(-w.shape[1] // packing.step)
     weights = np.zeros((blocks * packing.lanes, steps * packing.step), np.int64)
     weights[: len(w), : w.shape[1]] = w
@@ -237,7 +237,8 @@ def packed_stream(w: Array, b: Array, multipliers: Sequence[int], packing: Packi
     if packing.paired:
         both = (256 * weights[::2] + weights[1::2]).reshape(blocks, steps, 2, 2)
         codes = both.transpose(0, 1, 3, 2).astype("<i2")
-        biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
+        if short:
+            biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
     else:
         lanes = weights.reshape(blocks, packing.lanes, steps, packing.step)
         codes = lanes.transpose(0, 2, 1, 3).astype(np.int8)

@@ -76,7 +76,8 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
     (void)wide;
     for (o = 0; o < c->out_channels; o += lanes, stream += 2 * lanes + words) {
         for (lane = 0; lane < SAMEBITS_MIN(lanes, c->out_channels - o); lane++) {
-            const int32_t first = lanes == 2 && lane == 0; /* 256 * a + b: a modulo 2**24 */
+            /* 256 * a + b: a modulo 2**24 */
+            const int32_t first = lanes == 2 && lane == 0 && !c->long_sums;
             for (p = 0; p < pixels; p++) {
                 uint32_t sum = (uint32_t)stream[lane];
                 if (first) sum = (sum - (uint32_t)stream[1]) >> 8;

@@ -89,7 +89,7 @@ typedef struct {
  * stream: for each block of `lanes` output channels their biases, their weights and their
  * multipliers. Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes,
  * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
- * word (packed_dsp.c); their first bias is then 256 * first + second too. Groups have a stream of
+ * word (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups have a stream of
  * `part` words each, one behind the other. */
 typedef struct {
     const int32_t *stream;
@@ -104,6 +104,7 @@ typedef struct {
     int16_t repeat; /* depthwise: channels that are made of each of x; `channels` counts these */
     int16_t steps, pad_code, zero, low, high;
     uint8_t banded; /* rows of x are copied to the scratch memory before they are used */
+    uint8_t long_sums; /* two lanes: sums of the first need more than 24 bits */
     uint8_t lanes, step, upper, shift;
 } samebits_packed;
 

@@ -143,6 +143,7 @@ def sink_requantize(graph: Graph) -> Graph:
     rounds, where nothing else reads that and channels stay channels."""
 
     def rule(edit: Edit, node: Node) -> list[Node] | None:
+        """The rounding of the sums as they are computed, and the reshape of its codes."""
         if node.op != "requantize":
             return None
         moved = _alone(edit, node.inputs[0])
