@@ -17,6 +17,7 @@ from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.canonical import without_guards
 from samebits.ir.cut import cut
 from samebits.ir.fidelity import Fidelity, restored
+from samebits.ir.lowering.channels import fold_channels
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.real.quantize import is_stored
 from samebits.ir.rewrite import simplify
@@ -106,7 +107,7 @@ class Model:
                 "nodes), found a float one; quantize it first: samebits quantize MODEL.onnx "
                 "--calibration X.npz --out Q.onnx"
             )
-        integer = lower_graph(without_guards(real))
+        integer = fold_channels(lower_graph(without_guards(real)))
         verify(integer)
         return integer
 

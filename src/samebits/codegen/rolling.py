@@ -13,6 +13,11 @@ depthwise one with it 2 rows of memory instead of a second tensor; a 1x1 window 
 pixels at a time suffice. The idea is that of MCUNet's in-place depthwise convolution (Lin et al.,
 "MCUNet", NeurIPS 2020, section 3.2), for every window, and exact: the kernels and their codes are
 the same, row by row.
+
+Packed kernels (lowering/packed.py) copy the rows of a window themselves before they write a row of
+outputs: no output has to wait. They write over an input of their own size in any case, and here
+over a larger one, as a window without padding has it, where that lowers the peak: later values may
+need the bytes that the smaller output leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ from samebits.codegen.memory import byte_size, last_reads, layout, views
 from samebits.ir.graph import Graph
 
 CHUNK, BAND = 12, 8  # pixels of a 1x1 window that are computed at a time; in a band of conv8
-KERNELS = ("conv8", "depthwise8")  # packed ones keep what they overwrite themselves
+KERNELS = ("conv8", "depthwise8")
+PACKED = ("conv8_packed", "depthwise8_packed")
 BYTES = (TYPES["int8"], TYPES["uint8"])
 
 
@@ -73,7 +79,7 @@ def _with(calls: CallList, chosen: dict[int, ValueCalls]) -> CallList:
 def _rolled(calls: CallList, index: int, entry: ValueCalls) -> ValueCalls | None:
     """The entry writing over its input; None where it cannot, or the input is read later or is not
     in the arena."""
-    if len(entry.calls) != 1 or entry.calls[0].function not in KERNELS:
+    if len(entry.calls) != 1 or entry.calls[0].function not in (*KERNELS, *PACKED):
         return None
     (call,) = entry.calls
     (x,) = call.inputs
@@ -82,10 +88,21 @@ def _rolled(calls: CallList, index: int, entry: ValueCalls) -> ValueCalls | None
         return None
     if roots[x] in graph.inputs or roots[x] in {roots[name] for name in graph.outputs}:
         return None
-    made = rolled_call(call)
+    made = _copying(call) if call.function in PACKED else rolled_call(call)
     if made is None or byte_size(graph.values[entry.value]) > byte_size(graph.values[x]):
         return None
     return ValueCalls(entry.value, (made,), in_place=(x,), rolling=True)
+
+
+def _copying(call: KernelCall) -> KernelCall | None:
+    """The call of a packed kernel that writes over its input as it is: it copies the rows of each
+    window, and no row of outputs reaches beyond those. None for others."""
+    f = call.parameters.fields
+    row = _number(f, "width") * _number(f, "channels") // _number(f, "repeat")
+    out = _number(f, "out_width") * _number(f, "out_channels")
+    heights = _number(f, "out_height") <= _number(f, "height")
+    reached = _number(f, "pad_top") < _number(f, "rows")
+    return call if _number(f, "banded") and out <= row and heights and reached else None
 
 
 def rolled_call(call: KernelCall) -> KernelCall | None:

@@ -16,6 +16,7 @@ from samebits.codegen.lowering.cpu import CPUS, find_cpu
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
 from samebits.codegen.packaging.package import texts, write_package
+from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.execute import build, execute
 from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError
@@ -53,6 +54,40 @@ DEPTHWISE = (
     ((1, 7, 2, 19), (5, 2), {"strides": (2, 1)}),
     ((1, 5, 1, 16), (1, 1), {"strides": (3, 1)}),
 )
+# dilation, groups, and several channels for each of a depthwise window
+GATHERED: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 7, 8, 5), (3, 3), 6, {"dilations": (2, 2), "pads": (2, 2, 2, 2), "pad_code": 3}),
+    ((1, 8, 7, 16), (3, 2), 16, {"dilations": (1, 3)}),
+    ((2, 9, 4, 4), (3, 1), 3, {"dilations": (3, 1), "pads": (1, 0, 3, 0), "strides": (2, 1)}),
+    ((1, 1, 20, 6), (1, 5), 8, {"dilations": (1, 4), "pads": (0, 8, 0, 8), "pad_code": -128}),
+    ((1, 5, 6, 8), (3, 3), 12, {"groups": 4, "pads": (1, 1, 1, 1), "pad_code": 9}),
+    ((1, 4, 6, 64), (1, 1), 64, {"groups": 8}),
+    ((1, 1, 1, 12), (1, 1), 9, {"groups": 3}),  # an odd number of outputs of a group
+    ((1, 5, 5, 6), (3, 3), 6, {"groups": 2, "pads": (1, 1, 1, 1)}),
+    ((2, 6, 7, 6), (2, 2), 15, {"groups": 3, "strides": (2, 1), "dilations": (2, 1)}),
+    ((1, 5, 5, 16), (3, 3), 32, {"groups": 16, "pads": (1, 1, 1, 1), "pad_code": -128}),
+    ((1, 5, 4, 7), (3, 3), 21, {"groups": 7, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 4, 6, 2), (2, 2), 8, {"groups": 2}),  # two pixels in a vector
+    ((2, 3, 4, 20), (1, 3), 80, {"groups": 20, "pads": (0, 1, 0, 1), "pad_code": 7}),
+    ((1, 8, 8, 20), (3, 3), 20, {"groups": 20, "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
+    ((1, 9, 6, 8), (3, 2), 8, {"groups": 8, "dilations": (3, 2), "strides": (1, 2)}),
+)
+# sums of more than 24 bits, of three pixels, of one, and of what remains
+LONG: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 1, 1, 1600), (1, 1), 5, {}),
+    ((1, 1, 5, 1203), (1, 1), 3, {}),
+    ((1, 4, 5, 130), (3, 3), 4, {"pads": (1, 1, 1, 1), "pad_code": -128}),
+    ((1, 3, 4, 2600), (1, 1), 6, {"groups": 2}),
+)
+# outputs smaller than x, which may take its memory
+OVER_MORE: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
+    ((1, 19, 1, 20), (5, 1), 20, {"groups": 20}),
+    ((1, 9, 7, 16), (3, 3), 16, {"groups": 16}),
+    ((2, 8, 6, 5), (3, 3), 5, {}),
+    ((1, 9, 8, 8), (3, 3), 4, {"pads": (1, 1, 1, 1)}),
+    ((1, 12, 6, 19), (3, 2), 19, {"groups": 19, "strides": (2, 1), "pads": (2, 0, 0, 0)}),
+    ((1, 12, 6, 6), (3, 3), 6, {"groups": 6, "dilations": (2, 1)}),
+)
 # outputs of the shape of x
 OVER_X: tuple[tuple[tuple[int, ...], tuple[int, int], int, dict[str, Any]], ...] = (
     ((1, 1, 31, 16), (1, 1), 16, {}),
@@ -89,9 +124,10 @@ def conv(
     attributes: Any,
     full: bool,
     inner: bool = False,
+    bias: int = 9000,
 ) -> Graph:
     """A convolution of weights over the whole type but its least, and its requantization; inner: of
-    a value of the arena, whose memory the outputs may take."""
+    a value of the arena, whose memory the outputs may take. bias: the largest."""
     rng = np.random.default_rng(seed)
     g = GraphBuilder(f"conv{seed}")
     x = g.input("x", "int8", image)
@@ -101,7 +137,7 @@ def conv(
     shape = (outputs, *kernel, depth)
     weights = rng.integers(-127, 128, shape).astype(np.int8)
     w = g.constant("w", weights)
-    b = g.constant("b", rng.integers(-9000, 9000, outputs).astype(np.int32))
+    b = g.constant("b", rng.integers(-bias, bias, outputs).astype(np.int32))
     acc = g.add("conv", [x, w, b], attributes)
     y = quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)
     return g.build([g.add("clip", [y], {"low": -128, "high": 126}) if inner else y])
@@ -117,7 +153,11 @@ def graphs() -> list[Graph]:
         conv(100 + seed, image, kernel, image[3], {**a, "groups": image[3]}, True)
         for seed, (image, kernel, a) in enumerate(DEPTHWISE)
     ]
-    return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(OVER_X)]
+    made += [conv(300 + seed, *case, True) for seed, case in enumerate(GATHERED)]
+    made += [conv(400 + seed, *case, True) for seed, case in enumerate(LONG)]
+    made.append(conv(500, *CONVS[4], True, bias=1 << 25))
+    over = (*OVER_X, *OVER_MORE, GATHERED[7])
+    return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(over)]
 
 
 def random_graphs(count: int) -> list[Graph]:
@@ -133,7 +173,13 @@ def random_graphs(count: int) -> list[Graph]:
         a = {"pads": pads, "strides": strides, "pad_code": int(rng.integers(-128, 128))}
         outputs = int(rng.integers(1, 20))
         if seed % 2 and channels > 1:
-            outputs, a["groups"] = channels, channels
+            outputs, a["groups"] = channels * int(rng.integers(1, 3)), channels
+        elif seed % 4 == 0:
+            groups = int(rng.integers(2, 5))
+            channels, outputs, a["groups"] = channels * groups, outputs * groups, groups
+        if seed % 3 == 0:
+            a["dilations"] = tuple(rng.integers(1, 4, 2).tolist())
+            size = [(k - 1) * d + s for k, d, s in zip(kernel, a["dilations"], size, strict=True)]
         image = (int(rng.integers(1, 3)), *size, channels)
         made.append(conv(1000 + seed, image, kernel, outputs, a, True, inner=seed % 3 == 0))
     return made
@@ -160,6 +206,16 @@ def test_outputs_take_the_place_of_x(cpu: str) -> None:
         first, second = (layout(calls).places[entry.value] for entry in calls.entries[:2])
         assert first == second
         assert first.kind == "arena"
+
+
+@pytest.mark.parametrize("cpu", PACKED)
+def test_smaller_outputs_take_the_place_of_x_where_that_saves_memory(cpu: str) -> None:
+    for seed, case in enumerate(OVER_MORE):
+        graph = conv(seed, *case, True, inner=True)
+        calls = calls_for(graph, find_cpu(cpu))
+        first, second = (layout(calls).places[entry.value] for entry in calls.entries[:2])
+        assert first == second
+        assert layout(calls).bytes < layout(lower_to_calls(graph, find_cpu(cpu))).bytes
 
 
 @pytest.mark.parametrize("cpu", PACKED)
@@ -255,10 +311,7 @@ def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path
 
 
 def test_other_layers_keep_their_kernels() -> None:
-    """Dilations, groups, wide codes, sums that are stored, 16-bit lanes that do not suffice."""
-    image, kernel = (1, 5, 5, 4), (3, 3)
-    for attributes in ({"dilations": (2, 2)}, {"groups": 2}):
-        assert functions(conv(1, image, kernel, 4, attributes, True), "cortex-m55") == ["conv8"]
+    """Sums that are stored, and 16-bit lanes that do not suffice."""
     g = GraphBuilder("stored")
     x = g.input("x", "int8", (1, 3))
     w = g.constant("w", np.ones((2, 3), np.int8))
@@ -276,13 +329,13 @@ def test_other_layers_keep_their_kernels() -> None:
 
 
 def test_halfwords_of_two_channels_hold_their_sums() -> None:
-    """Least weights, and sums of 2**23 in the first channel, go elsewhere."""
-    for first, second, bias, function in (
-        (-128, 1, (0, 0), "conv8"),
-        (127, 127, (0, 0), "linear8_packed"),
-        (1, 1, ((1 << 23) - 129, 0), "conv8"),
-        (1, 1, ((1 << 23) - 300, 0), "linear8_packed"),
-        (1, 1, (0, 1 << 23), "linear8_packed"),
+    """Least weights go elsewhere; sums of 2**23 in the first channel are long ones."""
+    for first, second, bias, expected in (
+        (-128, 1, (0, 0), None),
+        (127, 127, (0, 0), 0),
+        (1, 1, ((1 << 23) - 129, 0), 1),
+        (1, 1, ((1 << 23) - 300, 0), 0),
+        (1, 1, (0, 1 << 23), 0),
     ):
         g = GraphBuilder("linear")
         x = g.input("x", "int8", (1, 2))
@@ -291,7 +344,9 @@ def test_halfwords_of_two_channels_hold_their_sums() -> None:
         a = {"ratios": (Fraction(1, (1 << 18) + 1),), "zero": 0, "low": -128, "high": 127}
         acc = g.add("linear", [x, w, b])
         graph = g.build([g.add("requantize", [acc], {**a, "dtype": "int8"})])
-        assert functions(graph, "cortex-m4") == [function], (first, bias)
+        (call,) = lower_to_calls(graph, find_cpu("cortex-m4")).entries[0].calls
+        assert call.parameters.fields.get("long_sums") == expected, (first, bias)
+        assert (call.function == "conv8") == (expected is None)
 
 
 def test_unknown_processor() -> None:

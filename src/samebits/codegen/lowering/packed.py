@@ -2,6 +2,10 @@
 
 csrc/inference/packed.c has the kernels, lowering/cpu.py what each processor reads. A layer that has
 no packed form, or a channel whose multiplier is not proved, is left to lowering/conv.py.
+
+A window with dilation is gathered tap by tap instead of row by row, and so is that of a group,
+which is a product of its own. A depthwise window of which each channel makes several is one of as
+many channels, each of x repeated.
 """
 
 from __future__ import annotations
@@ -22,8 +26,7 @@ from samebits.ir.integer.define import limits
 
 GATHERED = 1024  # bytes of the runs that are gathered at a time, unless one tile needs more
 SLACK = 16  # bytes that a vector may read after the last code
-WIDE_FIELDS = ("width", "out_width", "tile", "wide")  # of 32 bits in C, other numbers of 16
-UNUSED = ("groups", "dilation_y", "dilation_x")  # fields of a geometry
+WIDE_FIELDS = ("width", "out_width", "tile", "wide", "part")  # of 32 bits in C, others of 16
 
 
 def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> ValueCalls | None:
@@ -36,10 +39,8 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     codes = x.dtype == attributes["dtype"] == "int8"
     small = fits(int(w.min()), int(w.max()), limits("int8"))
     channels = geometry.out_channels
-    depthwise = geometry.groups == channels == geometry.channels > 1
-    if not (codes and small and geometry.dilations == (1, 1)):
-        return None
-    if geometry.groups > 1 and not (depthwise and packing.depthwise):
+    depthwise = geometry.groups == geometry.channels > 1
+    if not (codes and small):
         return None
     ratios: Sequence[Fraction] = attributes["ratios"]
     interval = site.context.bounds[site.node.output]
@@ -50,15 +51,23 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         return None
     if (depthwise or packing.upper == 32) and (low, high) != limits("int8"):
         return None  # these kernels saturate to the ends of the type
-    if not depthwise and packing.paired and not paired_fit(w, interval.over(channels)):
-        return None
+    paired = packing.paired and not depthwise
+    if paired and int(w.min()) < -127:
+        return None  # 256 * a + b, weights of two channels, has 16 bits
+    short = not paired or short_sums(interval.over(channels), channels // geometry.groups)
     shift, multipliers = found
     multipliers = multipliers * (channels // len(multipliers))
-    if not depthwise and geometry.channels != channels:
+    if geometry.groups == 1 and geometry.channels != channels:
         geometry = _as_row(geometry)
         w = w.reshape(channels, *geometry.kernel, -1)
+    repeat = channels // geometry.channels if depthwise else 1
     fields: dict[str, Field] = {
-        **{k: v for k, v in geometry.fields.items() if k not in UNUSED},
+        **geometry.fields,
+        "channels": geometry.channels * repeat,
+        "rows": _span(geometry, 0),
+        "repeat": repeat,
+        "part": 0,
+        "long_sums": int(not short),
         "upper": packing.upper,
         "shift": shift,
         "zero": zero,
@@ -77,7 +86,9 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         geometry.out_width,
         channels,
     )
-    in_place = same and call.parameters.fields["tile"] and geometry.pads[0] < geometry.kernel[0]
+    copied = call.parameters.fields["banded"] or geometry.groups == 1
+    in_place = same and call.parameters.fields["tile"] and copied
+    in_place = in_place and geometry.pads[0] < _span(geometry, 0)
     return site.entry(call, in_place=site.node.inputs[:1] if in_place else ())
 
 
@@ -96,12 +107,18 @@ def _as_row(geometry: ConvGeometry) -> ConvGeometry:
         out_width=g.out_height,
         kernel=g.kernel[::-1],
         strides=g.strides[::-1],
+        dilations=g.dilations[::-1],
     )
+
+
+def _span(geometry: ConvGeometry, axis: int) -> int:
+    """Rows (axis 0) or columns (1) of the image that a window spans."""
+    return (geometry.kernel[axis] - 1) * geometry.dilations[axis] + 1
 
 
 def _columns(geometry: ConvGeometry) -> int:
     """Columns of the padded image that the outputs of a row read."""
-    return (geometry.out_width - 1) * geometry.strides[1] + geometry.kernel[1]
+    return (geometry.out_width - 1) * geometry.strides[1] + _span(geometry, 1)
 
 
 def _conv(
@@ -113,19 +130,20 @@ def _conv(
     multipliers: Sequence[int],
     fields: dict[str, Field],
 ) -> KernelCall:
-    """Every output pixel as a product of one run of codes, padded to whole steps. Rows of x are
-    copied where they are padded or the outputs may take their place."""
+    """Every output pixel as a product of one run of codes for each group, padded to whole steps.
+    Rows of x are copied where they are padded or the outputs may take their place."""
     height, width = geometry.kernel
-    taps = height * width * geometry.channels
+    groups = geometry.groups
+    taps = height * width * geometry.channels // groups
     steps = -(-taps // packing.step)
     codes = steps * packing.step
     same = geometry.channels == geometry.out_channels
     single = geometry.kernel == geometry.strides == (1, 1) and not any(geometry.pads)
     padded = any(geometry.pads) or _columns(geometry) > geometry.width
-    padded |= (geometry.out_height - 1) * geometry.strides[0] + height > geometry.height
+    padded |= (geometry.out_height - 1) * geometry.strides[0] + _span(geometry, 0) > geometry.height
     banded = not single and (padded or same)
     pixels = geometry.batch * geometry.out_height * geometry.out_width
-    direct = single and taps == codes and (pixels == 1 or not same)
+    direct = single and groups == 1 and taps == codes and (pixels == 1 or not same)
     tile = min(geometry.out_width, max(GATHERED // codes, packing.tile))
     if tile > packing.tile:
         tile = tile // packing.tile * packing.tile
@@ -134,7 +152,12 @@ def _conv(
         wide = 0
     scratch = wide + (0 if direct else tile * codes)
     if banded:
-        scratch += height * _columns(geometry) * geometry.channels
+        scratch += _span(geometry, 0) * _columns(geometry) * geometry.channels
+    outputs, short = len(w) // groups, not fields["long_sums"]
+    streams = [
+        packed_stream(w[rows].reshape(outputs, -1), b[rows], multipliers[rows], packing, short)
+        for rows in (slice(first, first + outputs) for first in range(0, len(w), outputs))
+    ]
     fields |= {
         "banded": int(banded),
         "tile": 0 if direct else tile,
@@ -142,9 +165,11 @@ def _conv(
         "lanes": packing.lanes,
         "step": packing.step,
         "steps": steps,
-        "stream": Data(packed_stream(w.reshape(len(w), -1), b, multipliers, packing)),
+        "part": len(streams[0]),
+        "stream": Data(np.concatenate(streams)),
     }
-    function = "linear8_packed" if direct or (single and pixels == 1) else "conv8_packed"
+    row = direct or (single and pixels == groups == 1)
+    function = "linear8_packed" if row else "conv8_packed"
     return KernelCall(function, Struct("packed", fields), (x,), max(scratch, 4))
 
 
@@ -159,7 +184,7 @@ def _depthwise(
 ) -> KernelCall | None:
     """One channel a group: blocks of 16 lanes, which are as many channels of a pixel, or (tile)
     C channels of several pixels. None where sums of two products need more than 16 bits."""
-    lanes, channels = packing.depthwise, geometry.channels
+    lanes, channels = packing.depthwise, geometry.out_channels
     taps = w.reshape(len(w), -1).astype(np.int64)
     odd = taps.shape[1] % 2
     if (
@@ -185,22 +210,24 @@ def _depthwise(
         "steps": taps.shape[1],
         "stream": Data(packed_stream(taps, b, multipliers, one)),
     }
-    scratch = 4 * taps.shape[1] + geometry.kernel[0] * line + 2 * SLACK
+    scratch = 4 * taps.shape[1] + _span(geometry, 0) * line + 2 * SLACK
     return KernelCall("depthwise8_packed", Struct("packed", fields), (x,), scratch)
 
 
-def paired_fit(w: Array, ends: Sequence[tuple[int, int]]) -> bool:
-    """Whether 256 * a + b, weights of two channels, fits in 16 bits, and the sum of the first in
-    the 24 bits that remain of it."""
+def short_sums(ends: Sequence[tuple[int, int]], outputs: int) -> bool:
+    """Whether the sum of the first channel of each pair fits in the 24 bits that remain of it in
+    a sum of both. outputs: channels of a group, which begins with a first one."""
     limit = 1 << 23
-    fits24 = all(-limit <= least and most < limit for least, most in ends[::2])
-    return int(w.min()) >= -127 and fits24
+    firsts = (pair for channel, pair in enumerate(ends) if channel % outputs % 2 == 0)
+    return all(-limit <= least and most < limit for least, most in firsts)
 
 
-def packed_stream(w: Array, b: Array, multipliers: Sequence[int], packing: Packing) -> Array:
+def packed_stream(
+    w: Array, b: Array, multipliers: Sequence[int], packing: Packing, short: bool = True
+) -> Array:
     """The words of a layer, as int32: for each block of `lanes` channels their biases, their
     weights and their multipliers. w: [O, taps]; channels and taps that are missing from the last
-    block or step are 0."""
+    block or step are 0. short: the first bias of a pair holds both."""
     blocks, steps = -(-len(w) // packing.lanes), -(-w.shape[1] // packing.step)
     weights = np.zeros((blocks * packing.lanes, steps * packing.step), np.int64)
     weights[: len(w), : w.shape[1]] = w
@@ -210,7 +237,8 @@ def packed_stream(w: Array, b: Array, multipliers: Sequence[int], packing: Packi
     if packing.paired:
         both = (256 * weights[::2] + weights[1::2]).reshape(blocks, steps, 2, 2)
         codes = both.transpose(0, 1, 3, 2).astype("<i2")
-        biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
+        if short:
+            biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
     else:
         lanes = weights.reshape(blocks, packing.lanes, steps, packing.step)
         codes = lanes.transpose(0, 2, 1, 3).astype(np.int8)

@@ -52,9 +52,9 @@ KERNELS = (
     *("rescale.c", "codes_x86.c", "codes16.c", "codes_avx2.c", "codes_neon.c", "conv_band.c"),
     *("conv_x86.c", "panel_vnni.c", "panel16.c", "panel_avx2.c", "panel_neon.c"),
     *("conv_panels.c", "lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
-    *("packed_mve.c", "packed_thumb.c", "packed_dsp.c", "packed.c", "add.c", "sums_x86.c"),
-    *("linear_sums.c", "gates.c", "elementwise.c", "products.c", "normalize.c", "scores.c"),
-    *("resample.c", "trees.c", "turn.c", "move.c", "rolling.c"),
+    *("packed_mve.c", "packed_mve_depth.c", "packed_thumb.c", "packed_dsp.c", "packed.c"),
+    *("add.c", "sums_x86.c", "linear_sums.c", "gates.c", "elementwise.c", "products.c"),
+    *("normalize.c", "scores.c", "resample.c", "trees.c", "turn.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
 )
 HEADERS = (

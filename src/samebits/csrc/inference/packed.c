@@ -23,6 +23,18 @@ static void samebits_set(int8_t *to, int8_t code, int32_t n) {
 }
 #endif
 
+#ifndef SAMEBITS_PACKED_MVE
+/* Every code `repeat` times. */
+static void samebits_packed_repeat(int8_t *to, const int8_t *from, int32_t n, int32_t repeat) {
+    int32_t i;
+    if (repeat == 1) {
+        samebits_move_bytes(to, from, n);
+        return;
+    }
+    for (i = 0; i < n; i++, to += repeat) samebits_set(to, from[i], repeat);
+}
+#endif
+
 /* Where weight i of a stream lies: words hold the first of their four bytes lowest. */
 SAMEBITS_INLINE int32_t samebits_byte_of(int32_t i) {
     const uint16_t one = 1;
@@ -50,20 +62,22 @@ SAMEBITS_INLINE int32_t samebits_packed_weight(const samebits_packed *c, const i
     return ((const int8_t *)words)[samebits_byte_of(tap)];
 }
 
-/* Outputs of `pixels` runs that lie one after the other. */
+/* Outputs of `pixels` runs that lie one after the other; pitch: bytes from those of a pixel to those
+ * of the next. */
 static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
-                                 int8_t *out, void *wide) {
+                                 int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = c->steps * c->step, lanes = c->lanes;
     const int32_t words = c->lanes == 2 ? codes / 2 : lanes * codes / 4;
     const int32_t *stream = c->stream;
     int32_t o, lane, p, i;
 #if defined(SAMEBITS_PACKED_MVE) || defined(SAMEBITS_PACKED_WORDS)
-    if (samebits_vector_dots(c, x, pixels, out, wide)) return;
+    if (samebits_vector_dots(c, x, pixels, out, pitch, wide)) return;
 #endif
     (void)wide;
     for (o = 0; o < c->out_channels; o += lanes, stream += 2 * lanes + words) {
         for (lane = 0; lane < SAMEBITS_MIN(lanes, c->out_channels - o); lane++) {
-            const int32_t first = lanes == 2 && lane == 0; /* 256 * a + b: a modulo 2**24 */
+            /* 256 * a + b: a modulo 2**24 */
+            const int32_t first = lanes == 2 && lane == 0 && !c->long_sums;
             for (p = 0; p < pixels; p++) {
                 uint32_t sum = (uint32_t)stream[lane];
                 if (first) sum = (sum - (uint32_t)stream[1]) >> 8;
@@ -73,7 +87,7 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
                 }
                 i = samebits_signed32(first ? sum << 8 : sum);
                 if (first) i = samebits_floor32(i, 8);
-                out[p * c->out_channels + o + lane] =
+                out[p * pitch + o + lane] =
                     samebits_high(c, i, stream[lanes + words + lane]);
             }
         }
@@ -86,12 +100,12 @@ static void samebits_packed_row(const samebits_packed *c, const int8_t *image, i
                               int32_t line, int8_t *band) {
     const int32_t y = v - c->pad_top, row = c->width * c->channels;
     const int32_t before = c->pad_left * c->channels, n = SAMEBITS_MIN(row, line - before);
-    int8_t *to = band + v % c->kernel_height * line;
+    int8_t *to = band + v % c->rows * line;
     if (y < 0 || y >= c->height) {
         samebits_set(to, (int8_t)c->pad_code, line);
         return;
     }
-    samebits_move_bytes(to + before, image + y * row, n);
+    samebits_packed_repeat(to + before, image + y * (row / c->repeat), n / c->repeat, c->repeat);
 }
 
 /* Windows of one pixel of a row. x is used as it is, or one pixel of it padded to whole steps. */
@@ -104,41 +118,66 @@ void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *
         samebits_set(run + c->channels, 0, c->steps * c->step - c->channels);
         runs = run;
     }
-    samebits_packed_dots(c, runs, c->out_width, (int8_t *)out, scratch);
+    samebits_packed_dots(c, runs, c->out_width, (int8_t *)out, c->out_channels, scratch);
+}
+
+/* The runs of `pixels` windows of a row of outputs, of one group. from: the first window's code in
+ * row 0 of the image or the band; slot: of the window's first row. */
+static void samebits_packed_gather(const samebits_packed *c, const int8_t *from, int32_t slot,
+                                   int32_t line, int32_t pixels, int8_t *runs) {
+    const int32_t depth = c->channels / c->groups, codes = c->steps * c->step;
+    const int32_t pixel = c->stride_x * c->channels, next = c->dilation_x * c->channels;
+    const int32_t whole = c->groups == 1 && c->dilation_x == 1;
+    const int32_t pieces = whole ? 1 : c->kernel_width, length = c->kernel_width * depth / pieces;
+    int32_t row, q, p;
+    for (row = 0; row < c->kernel_height; row++) {
+        const int8_t *tap = from + slot * line;
+        for (q = 0; q < pieces; q++, tap += next, runs += length) {
+            const int8_t *at = tap;
+            int8_t *run = runs;
+            for (p = 0; p < pixels; p++, at += pixel, run += codes) {
+                samebits_move_bytes(run, at, length);
+            }
+        }
+        slot += c->dilation_y;
+        if (c->banded && slot >= c->rows) slot -= c->rows;
+    }
 }
 
 void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch) {
-    const int32_t length = c->kernel_width * c->channels, codes = c->steps * c->step;
-    const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
+    const int32_t columns =
+        (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
     const int32_t line = (c->banded ? columns : c->width) * c->channels;
-    const int32_t pixel = c->stride_x * c->channels, height = c->kernel_height;
+    const int32_t pixel = c->stride_x * c->channels, codes = c->steps * c->step;
+    const int32_t depth = c->channels / c->groups, taps = c->kernel_height * c->kernel_width * depth;
     int8_t *runs = (int8_t *)scratch + c->wide, *band = runs + c->tile * codes;
     int8_t *to = (int8_t *)out;
-    int32_t n, oy, ox, p, row;
+    samebits_packed part = *c; /* one group at a time */
+    int32_t n, oy, ox, p, group;
+    part.out_channels = (int16_t)(c->out_channels / c->groups);
     for (p = 0; p < c->tile; p++) { /* what no code is written to meets weights of 0 */
-        samebits_set(runs + p * codes + height * length, 0, codes - height * length);
+        samebits_set(runs + p * codes + taps, 0, codes - taps);
     }
-    if (c->banded) samebits_set(band, (int8_t)c->pad_code, height * line);
+    if (c->banded) samebits_set(band, (int8_t)c->pad_code, c->rows * line);
     for (n = 0; n < c->batch; n++) {
         const int8_t *image = (const int8_t *)x + n * c->height * c->width * c->channels;
         int32_t next = 0;
         for (oy = 0; oy < c->out_height; oy++) {
             const int32_t top = oy * c->stride_y;
-            for (next = SAMEBITS_MAX(next, top); c->banded && next < top + height; next++) {
+            for (next = SAMEBITS_MAX(next, top); c->banded && next < top + c->rows; next++) {
                 samebits_packed_row(c, image, next, line, band);
             }
             for (ox = 0; ox < c->out_width; ox += c->tile, to += p * c->out_channels) {
-                const int32_t pixels = SAMEBITS_MIN(c->tile, c->out_width - ox);
-                const int8_t *rows = c->banded ? band : image + top * line;
-                int32_t slot = c->banded ? top % height : 0;
-                for (row = 0; row < height; row++, slot = slot + 1 == height ? 0 : slot + 1) {
-                    const int8_t *from = rows + slot * line + ox * pixel;
-                    int8_t *run = runs + row * length;
-                    for (p = 0; p < pixels; p++, from += pixel, run += codes) {
-                        samebits_move_bytes(run, from, length);
-                    }
+                const int8_t *from = c->banded ? band : image + top * line;
+                const int32_t slot = c->banded ? top % c->rows : 0;
+                p = SAMEBITS_MIN(c->tile, c->out_width - ox);
+                part.stream = c->stream;
+                for (group = 0; group < c->groups; group++, part.stream += c->part) {
+                    const int8_t *first = from + ox * pixel + group * depth;
+                    int8_t *codes_out = to + group * part.out_channels;
+                    samebits_packed_gather(c, first, slot, line, p, runs);
+                    samebits_packed_dots(&part, runs, p, codes_out, c->out_channels, scratch);
                 }
-                samebits_packed_dots(c, runs, pixels, to, scratch);
             }
         }
     }
@@ -179,6 +218,7 @@ static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *ban
 static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, int32_t top,
                                   int32_t line, int8_t *out, int32_t *taps) {
     const int32_t lanes = c->lanes, block = lanes * 2 + lanes * c->steps / 4;
+    const int32_t next = c->dilation_x * c->channels;
     int32_t ox, channel, p, q;
 #ifdef SAMEBITS_PACKED_WORDS
     if (samebits_vector_depth(c, band, top, line, out, taps)) return;
@@ -192,9 +232,9 @@ static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, 
             uint32_t sum = (uint32_t)stream[lane];
             int32_t at = lane;
             for (p = 0; p < c->kernel_height; p++) {
-                const int8_t *from = band + (top + p) % c->kernel_height * line +
+                const int8_t *from = band + (top + p * c->dilation_y) % c->rows * line +
                                      ox * c->stride_x * c->channels + channel;
-                for (q = 0; q < c->kernel_width; q++, at += lanes, from += c->channels) {
+                for (q = 0; q < c->kernel_width; q++, at += lanes, from += next) {
                     sum += (uint32_t)(*from * weights[samebits_byte_of(at)]);
                 }
             }
@@ -203,10 +243,11 @@ static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, 
     }
 }
 
-/* One input and one output channel a group. */
+/* One input channel a group, and `repeat` output channels. */
 void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,
                                     void *scratch) {
-    const int32_t columns = (c->out_width - 1) * c->stride_x + c->kernel_width;
+    const int32_t columns =
+        (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
     const int32_t line = columns * c->channels;
     const int8_t *image = (const int8_t *)x;
     int32_t *taps = (int32_t *)scratch;
@@ -218,12 +259,12 @@ void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, voi
         return;
     }
 #endif
-    samebits_set(band, (int8_t)c->pad_code, c->kernel_height * line);
-    for (n = 0; n < c->batch; n++, image += c->height * c->width * c->channels) {
+    samebits_set(band, (int8_t)c->pad_code, c->rows * line);
+    for (n = 0; n < c->batch; n++, image += c->height * c->width * (c->channels / c->repeat)) {
         int32_t next = 0;
         for (oy = 0; oy < c->out_height; oy++, to += c->out_width * c->channels) {
             const int32_t top = oy * c->stride_y;
-            for (next = SAMEBITS_MAX(next, top); next < top + c->kernel_height; next++) {
+            for (next = SAMEBITS_MAX(next, top); next < top + c->rows; next++) {
                 samebits_packed_row(c, image, next, line, band);
             }
             samebits_packed_depth(c, band, top, line, to, taps);

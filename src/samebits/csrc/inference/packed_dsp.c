@@ -7,7 +7,7 @@
  *     v = sum x * b                takes them after SXTB16, which leaves their lower bytes,
  *
  * and (u - v) / 256 is the sum of the first channel: modulo 2**24, within which the lowering has
- * proved it to lie. So one SXTB16, not two, unpacks four weights. A word holds the weights of codes
+ * proved it to lie, but for long sums (samebits_dsp_long_three). So one SXTB16, not two, unpacks four weights. A word holds the weights of codes
  * 0 and 2, or 1 and 3, of four: that is how SXTB16 and its rotation split a word of four codes.
  *
  * Three pixels by two channels fill the registers: their codes are widened once, word by word for
@@ -166,16 +166,123 @@ static void samebits_dsp_widen(const int8_t *runs, int32_t codes, uint32_t *to) 
     }
 }
 
+SAMEBITS_INLINE int8_t samebits_dsp_code(const samebits_core_frame *f, int32_t acc, int32_t m) {
+    __asm__("smmla %0, %0, %1, %2\n\t"
+            "asr %0, %0, %3\n\t"
+            "ssat %0, #8, %0"
+            : "+r"(acc)
+            : "r"(m), "r"(f->rounding), "r"(f->shift));
+    return (int8_t)acc;
+}
+
+/* The sum of the first channel in u, of which v holds that of the second. */
+SAMEBITS_INLINE int32_t samebits_dsp_first(int32_t u, int32_t v) {
+    return samebits_floor32(samebits_signed32((uint32_t)u - (uint32_t)v), 8);
+}
+
+/* Long sums of three pixels by pairs of channels. Every 512 codes, whose products of at most
+ * 127 * 128 fit, the sum of the first channel leaves u for a word of its own. */
+static void samebits_dsp_long_three(const samebits_packed *c, const samebits_core_frame *f,
+                                    const uint32_t *x, int8_t *out, int32_t pitch) {
+    const int32_t *w = c->stream;
+    int32_t o;
+    for (o = 0; o < c->out_channels; o += 2, out += 2, w += 2) {
+        const int16x2_t *at = (const int16x2_t *)x;
+        int32_t left = 2 * c->steps, v0 = w[1], v1 = v0, v2 = v0;
+        uint32_t a0 = (uint32_t)w[0], a1 = a0, a2 = a0;
+        for (w += 2; left > 0; left -= 256) {
+            const int32_t *end = w + SAMEBITS_MIN(left, 256);
+            int32_t u0 = v0, u1 = v1, u2 = v2;
+            for (; w != end; w += 2, at += 6) {
+                const int16x2_t both = w[0], second = __sxtb16(w[0]);
+                const int16x2_t next = w[1], after = __sxtb16(w[1]);
+                u0 = __smlad(at[0], both, u0);
+                u1 = __smlad(at[1], both, u1);
+                u2 = __smlad(at[2], both, u2);
+                v0 = __smlad(at[0], second, v0);
+                v1 = __smlad(at[1], second, v1);
+                v2 = __smlad(at[2], second, v2);
+                u0 = __smlad(at[3], next, u0);
+                u1 = __smlad(at[4], next, u1);
+                u2 = __smlad(at[5], next, u2);
+                v0 = __smlad(at[3], after, v0);
+                v1 = __smlad(at[4], after, v1);
+                v2 = __smlad(at[5], after, v2);
+            }
+            a0 += (uint32_t)samebits_dsp_first(u0, v0);
+            a1 += (uint32_t)samebits_dsp_first(u1, v1);
+            a2 += (uint32_t)samebits_dsp_first(u2, v2);
+        }
+        out[0] = samebits_dsp_code(f, samebits_signed32(a0), w[0]);
+        out[pitch] = samebits_dsp_code(f, samebits_signed32(a1), w[0]);
+        out[2 * pitch] = samebits_dsp_code(f, samebits_signed32(a2), w[0]);
+        if (o + 1 == c->out_channels) return;
+        out[1] = samebits_dsp_code(f, v0, w[1]);
+        out[pitch + 1] = samebits_dsp_code(f, v1, w[1]);
+        out[2 * pitch + 1] = samebits_dsp_code(f, v2, w[1]);
+    }
+}
+
+/* The same of one pixel by two pairs of channels, which share its widened codes; where one pair is
+ * left, it is taken twice. */
+static void samebits_dsp_long_one(const samebits_packed *c, const samebits_core_frame *f,
+                                  const int8_t *x, int8_t *out) {
+    const int32_t block = 4 + 2 * c->steps, channels = c->out_channels;
+    int32_t o;
+    for (o = 0; o < channels; o += 4) {
+        const int32_t *w = c->stream + o / 2 * block, *z = o + 2 < channels ? w + block : w;
+        const int8_t *at = x;
+        int32_t left = 2 * c->steps, v = w[1], q = z[1];
+        uint32_t a = (uint32_t)w[0], b = (uint32_t)z[0];
+        for (w += 2, z += 2; left > 0; left -= 256) {
+            const int32_t *end = w + SAMEBITS_MIN(left, 256);
+            int32_t u = v, p = q;
+            for (; w != end; w += 2, z += 2, at += 4) {
+                uint32_t four;
+                int16x2_t even, odd;
+                __builtin_memcpy(&four, at, 4);
+                even = __sxtb16((int8x4_t)four);
+                odd = __sxtb16((int8x4_t)(four >> 8 | four << 24));
+                u = __smlad(even, w[0], u);
+                v = __smlad(even, __sxtb16(w[0]), v);
+                u = __smlad(odd, w[1], u);
+                v = __smlad(odd, __sxtb16(w[1]), v);
+                p = __smlad(even, z[0], p);
+                q = __smlad(even, __sxtb16(z[0]), q);
+                p = __smlad(odd, z[1], p);
+                q = __smlad(odd, __sxtb16(z[1]), q);
+            }
+            a += (uint32_t)samebits_dsp_first(u, v);
+            b += (uint32_t)samebits_dsp_first(p, q);
+        }
+        out[o] = samebits_dsp_code(f, samebits_signed32(a), w[0]);
+        if (o + 1 < channels) out[o + 1] = samebits_dsp_code(f, v, w[1]);
+        if (o + 2 < channels) out[o + 2] = samebits_dsp_code(f, samebits_signed32(b), z[0]);
+        if (o + 3 < channels) out[o + 3] = samebits_dsp_code(f, q, z[1]);
+    }
+}
+
 /* wide: scratch memory of 6 bytes for each code of a run. */
 static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
-                                    int8_t *out, void *wide) {
+                                    int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = 4 * c->steps, channels = c->out_channels;
     const int32_t pairs = channels & ~1, fours = channels & ~3;
     samebits_core_frame f;
     if (!SAMEBITS_OWN(c->lanes == 2)) return 0;
     samebits_core_start(c, &f);
+    if (c->long_sums) {
+        for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * pitch) {
+            samebits_dsp_widen(x, codes, (uint32_t *)wide);
+            samebits_dsp_long_three(c, &f, (const uint32_t *)wide, out, pitch);
+        }
+        for (; pixels > 0; pixels--, x += codes, out += pitch) {
+            samebits_dsp_long_one(c, &f, x, out);
+        }
+        return 1;
+    }
     f.block = 16 + 8 * c->steps;
-    for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * channels) {
+    f.channels = pitch;
+    for (; pixels >= 3; pixels -= 3, x += 3 * codes, out += 3 * pitch) {
         samebits_dsp_widen(x, codes, (uint32_t *)wide);
         f.x = wide;
         if (pairs) {
@@ -195,14 +302,14 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
             f.loops = (2 * c->steps + 3) / 4;
             f.entry = 36 * (c->steps % 2 * 2) + 1;
             samebits_dsp_three(&f);
-            f.channels = channels;
+            f.channels = pitch;
             out[pairs] = last[0];
-            out[channels + pairs] = last[2];
-            out[2 * channels + pairs] = last[4];
+            out[pitch + pairs] = last[2];
+            out[2 * pitch + pairs] = last[4];
         }
     }
     f.loops = (c->steps + 3) / 4;
-    for (; pixels > 0; pixels--, x += codes, out += channels) {
+    for (; pixels > 0; pixels--, x += codes, out += pitch) {
         const int32_t entry = 68 * ((4 - c->steps % 4) % 4) + 1;
         int32_t o;
         f.x = x;
@@ -229,15 +336,6 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
 }
 
 /* --- one channel at a time --- */
-
-SAMEBITS_INLINE int8_t samebits_dsp_code(const samebits_core_frame *f, int32_t acc, int32_t m) {
-    __asm__("smmla %0, %0, %1, %2\n\t"
-            "asr %0, %0, %3\n\t"
-            "ssat %0, #8, %0"
-            : "+r"(acc)
-            : "r"(m), "r"(f->rounding), "r"(f->shift));
-    return (int8_t)acc;
-}
 
 /* Four channels of a pixel; taps: bytes from its first code to that of each tap. Halfwords 0 and 1
  * of SXTB16 are the codes of channels 0 and 2, and after a rotation of 1 and 3. */

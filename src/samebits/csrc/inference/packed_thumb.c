@@ -57,16 +57,16 @@ static void samebits_core_start(const samebits_packed *c, samebits_core_frame *f
     f->rounding =
         (int32_t)((uint32_t)c->zero << c->shift) + (int32_t)((uint32_t)1 << (c->shift - 1));
     f->shift = c->shift;
-    f->channels = c->out_channels;
 }
 
 /* Bytes from the first code of a pixel's window to that of each tap. */
 static void samebits_core_taps(const samebits_packed *c, int32_t top, int32_t line,
                                int32_t *taps) {
-    int32_t slot = top % c->kernel_height, at = 0, p, q;
+    const int32_t next = c->dilation_x * c->channels;
+    int32_t at = 0, p, q;
     for (p = 0; p < c->kernel_height; p++) {
-        for (q = 0; q < c->kernel_width; q++) taps[at++] = slot * line + q * c->channels;
-        if (++slot == c->kernel_height) slot = 0;
+        const int32_t row = (top + p * c->dilation_y) % c->rows * line;
+        for (q = 0; q < c->kernel_width; q++) taps[at++] = row + q * next;
     }
 }
 #endif
@@ -179,7 +179,7 @@ SAMEBITS_NAKED samebits_thumb_one(samebits_core_frame *frame __attribute__((unus
 }
 
 static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
-                                    int8_t *out, void *wide) {
+                                    int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = 4 * c->steps, channels = c->out_channels, fours = channels & ~3;
     samebits_core_frame f;
     int32_t o, p;
@@ -187,12 +187,13 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
     if (!SAMEBITS_OWN(c->lanes == 4 && c->step == 4)) return 0;
     samebits_core_start(c, &f);
     f.codes = codes;
+    f.channels = pitch;
     for (p = 0; p < pixels; p += 2) {
         const int32_t two = p + 1 < pixels;
         f.x = x + p * codes;
         if (fours) {
             f.stream = c->stream;
-            f.out = out + p * channels;
+            f.out = out + p * pitch;
             f.end = f.out + fours;
             if (two) {
                 samebits_thumb_two(&f);
@@ -211,10 +212,10 @@ static int32_t samebits_vector_dots(const samebits_packed *c, const int8_t *x, i
             } else {
                 samebits_thumb_one(&f);
             }
-            f.channels = channels;
+            f.channels = pitch;
             for (o = fours; o < channels; o++) {
-                out[p * channels + o] = last[o - fours];
-                if (two) out[(p + 1) * channels + o] = last[4 + o - fours];
+                out[p * pitch + o] = last[o - fours];
+                if (two) out[(p + 1) * pitch + o] = last[4 + o - fours];
             }
         }
     }

@@ -83,22 +83,28 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_conv_any;
 
-/* Convolution of int8 codes with packed weights (codegen/lowering/packed.py): windows without
- * dilation, one group, codes rounded by the upper words of products (codegen/lowering/high.py).
+/* Convolution of int8 codes with packed weights (codegen/lowering/packed.py), codes rounded by the
+ * upper words of products (codegen/lowering/high.py).
  *
  * stream: for each block of `lanes` output channels their biases, their weights and their
  * multipliers. Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes,
  * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
- * word (packed_dsp.c); their first bias is then 256 * first + second too. */
+ * word (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups have a stream of
+ * `part` words each, one behind the other. */
 typedef struct {
     const int32_t *stream;
     int32_t width, out_width;
     int32_t tile; /* output pixels whose codes are gathered at a time; 0: x is used as it is */
     int32_t wide; /* bytes of the scratch memory for widened codes */
+    int32_t part;
     int16_t batch, height, channels, out_height, out_channels;
     int16_t kernel_height, kernel_width, stride_y, stride_x, pad_top, pad_left;
+    int16_t dilation_y, dilation_x, groups;
+    int16_t rows; /* of the image that a window spans */
+    int16_t repeat; /* depthwise: channels that are made of each of x; `channels` counts these */
     int16_t steps, pad_code, zero, low, high;
     uint8_t banded; /* rows of x are copied to the scratch memory before they are used */
+    uint8_t long_sums; /* two lanes: sums of the first need more than 24 bits */
     uint8_t lanes, step, upper, shift;
 } samebits_packed;
 

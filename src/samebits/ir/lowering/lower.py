@@ -28,7 +28,7 @@ from samebits.ir.lowering import shape as lower_shape
 from samebits.ir.lowering.blocks import split_blocks
 from samebits.ir.lowering.check import check_inputs
 from samebits.ir.lowering.rules import rule_of
-from samebits.ir.lowering.sink import sink_quantize
+from samebits.ir.lowering.sink import sink_quantize, sink_requantize
 from samebits.ir.lowering.states import (
     NONE,
     ONE,
@@ -75,7 +75,7 @@ def lower_graph(graph: Graph) -> Graph:
     UnsupportedError naming the node where the graph is not quantized or has no integer form.
     """
     wide = _Lowering(sink_quantize(split_blocks(graph))).run()
-    return narrow_accumulators(shorten_sums(remove_dead(wide)), graph.outputs)
+    return narrow_accumulators(shorten_sums(sink_requantize(remove_dead(wide))), graph.outputs)
 
 
 def narrow_accumulators(graph: Graph, outputs: Sequence[str]) -> Graph:

@@ -1,15 +1,23 @@
-"""QuantizeLinear moves through data movement: Q(move(x)) = move(Q(x)), exactly."""
+"""Rounding moves through data movement: Q(move(x)) = move(Q(x)), exactly.
+
+`sink_quantize` does it in real graphs, before they are lowered; `sink_requantize` in integer ones,
+where a signal is an image of one row: its sums are rounded before they lose that row, inside the
+layer that computes them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from samebits.ir.graph import Graph, GraphBuilder, Node, moved_inputs
+from samebits.ir.integer.shape import keeps_channels
 from samebits.ir.ops import has
 from samebits.ir.real.quantize import saturation
+from samebits.ir.rewrite import Edit, rewrite
 from samebits.ir.traits import Trait
 from samebits.spec.formats import round_real
 
@@ -125,3 +133,45 @@ def _outputs(graph: Graph, builder: GraphBuilder, renamed: dict[str, str]) -> li
         else:
             found.append(renamed[name])
     return found
+
+
+# --- integer graphs -------------------------------------------------------------------------
+
+
+def sink_requantize(graph: Graph) -> Graph:
+    """The same integer graph with `requantize` before the `reshape` of the accumulator that it
+    rounds, where nothing else reads that and channels stay channels."""
+
+    def rule(edit: Edit, node: Node) -> list[Node] | None:
+        """The rounding of the sums as they are computed, and the reshape of its codes."""
+        if node.op != "requantize":
+            return None
+        moved = _alone(edit, node.inputs[0])
+        if moved is not None and moved.op == "add" and _same(edit, moved):
+            moved = _alone(edit, moved.inputs[0])
+        if moved is None or moved.op != "reshape" or _alone(edit, moved.inputs[0]) is None:
+            return None
+        before, out = edit.values[moved.inputs[0]], edit.values[node.output]
+        kept = keeps_channels("reshape", moved.attributes, before.shape, out.shape)
+        if len(node.attributes["ratios"]) > 1 and not kept:
+            return None
+        codes = edit.value(f"{node.output}.codes", replace(before, dtype=out.dtype))
+        if out.quantization is not None and out.quantization.plain:
+            edit.values[codes] = replace(edit.values[codes], quantization=out.quantization)
+        return [
+            replace(node, inputs=(before.name,), outputs=(codes,)),
+            edit.node("reshape", (codes,), node.output, shape=out.shape),
+        ]
+
+    return rewrite(graph, rule)
+
+
+def _alone(edit: Edit, name: str) -> Node | None:
+    """The node that writes a value, which one other node reads and no output is; else None."""
+    return edit.producers.get(name) if edit.uses[name] == 1 else None
+
+
+def _same(edit: Edit, node: Node) -> bool:
+    """Whether a sum has one term, and is that term."""
+    one = node.attributes["factors"] == (1,) and node.attributes["offset"] == 0
+    return one and edit.values[node.inputs[0]].dtype == edit.values[node.output].dtype
