@@ -189,3 +189,42 @@ def image_net(seed: int = 0, dtype: str = "int8") -> tuple[Net, int]:
     pooled = net.pool("AVERAGE_POOL_2D", total, (2, 2))
     y = net.dense(net.reshape(pooled, 1, 16), 5)
     return net, net.softmax(y)
+
+
+# --- what a definition needs ---------------------------------------------------------------------
+
+
+def codes_of(net: Net, seed: int) -> list[Array]:
+    """Random codes of the network's inputs, their ends among them."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in net.inputs:
+        tensor = net.tensors[number]
+        low, high = LIMITS[tensor.dtype]
+        codes = rng.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
+        codes.reshape(-1)[:2] = (low, high)
+        found.append(codes)
+    return found
+
+
+def pads_of(size: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """(outputs, positions before the image) along an axis."""
+    if padding == VALID:
+        return (size - kernel) // stride + 1, 0
+    out = -(-size // stride)
+    return out, max((out - 1) * stride + kernel - size, 0) // 2
+
+
+def windows(x: Array, kernel: tuple[int, int], stride: int, padding: int) -> Any:
+    """(row, column, the part of the image inside, the part of the kernel that meets it)."""
+    sizes = [pads_of(n, k, stride, padding) for n, k in zip(x.shape[1:3], kernel, strict=True)]
+    (rows, above), (columns, left) = sizes
+    for row in range(rows):
+        for column in range(columns):
+            y, z = row * stride - above, column * stride - left
+            inner = x[:, max(y, 0) : y + kernel[0], max(z, 0) : z + kernel[1]]
+            taps = (
+                slice(max(-y, 0), max(-y, 0) + inner.shape[1]),
+                slice(max(-z, 0), max(-z, 0) + inner.shape[2]),
+            )
+            yield row, column, inner, taps

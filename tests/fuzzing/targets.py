@@ -67,8 +67,8 @@ from samebits.onnx import load as load_onnx
 from samebits.pytorch.exported import read_exported
 from samebits.reports.summary import summarize
 from samebits.tflite import load as load_tflite
+from samebits.tflite import load_same, to_bytes
 from samebits.tflite import parse as parse_tflite
-from samebits.tflite import to_bytes
 from samebits.train.run import checkpoint as checkpoints
 from samebits.train.run.checkpoint import read_checkpoint
 from samebits.train.run.record import (
@@ -145,8 +145,12 @@ def onnx(folder: Path, data: bytes) -> None:
 
 @target(mostly(lite.fields, mostly(lite.aligned), part=0.6), size=2200)
 def tflite(folder: Path, data: bytes) -> None:
-    """A real graph; what is read is written to bytes that are read to the same."""
-    load_tflite(written(folder, "case.tflite", data))
+    """A real graph, and one of the runtime's integers; what is read is written to bytes that are
+    read to the same."""
+    path = written(folder, "case.tflite", data)
+    with contextlib.suppress(SamebitsError):
+        load_same(path)
+    load_tflite(path)
     made = to_bytes(parse_tflite(data, "case"))
     assert to_bytes(parse_tflite(made, "case")) == made
 

@@ -21,7 +21,7 @@ from samebits.tflite import from_bytes
 from samebits.tflite.exact.mapping import RULES
 from samebits.tflite.file import Scaling, Tensor
 from samebits.tflite.schema import SAME, VALID
-from tflite_files import LIMITS, Net, image_net
+from tflite_files import LIMITS, Net, codes_of, image_net, pads_of, windows
 
 Array = np.ndarray[Any, Any]
 BOUNDS: dict[str, tuple[float | None, float | None]] = {
@@ -31,19 +31,6 @@ BOUNDS: dict[str, tuple[float | None, float | None]] = {
     "RELU_N1_TO_1": (-1, 1),
 }
 KINDS = ("int8", "uint8", "int16")
-
-
-def codes_of(net: Net, seed: int) -> list[Array]:
-    """Random codes of the network's inputs, their ends among them."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for number in net.inputs:
-        tensor = net.tensors[number]
-        low, high = LIMITS[tensor.dtype]
-        codes = rng.integers(low, high + 1, tensor.shape).astype(tensor.dtype)
-        codes.reshape(-1)[:2] = (low, high)
-        found.append(codes)
-    return found
 
 
 def integers(net: Net, *outputs: int) -> Any:
@@ -79,29 +66,6 @@ def coded(tensor: Tensor, values: Array, activation: str = "NONE") -> Array:
         return min(max(number, ends[0]), ends[1])
 
     return np.vectorize(code, otypes=[np.int64])(values)
-
-
-def pads_of(size: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
-    """(outputs, positions before the image) along an axis."""
-    if padding == VALID:
-        return (size - kernel) // stride + 1, 0
-    out = -(-size // stride)
-    return out, max((out - 1) * stride + kernel - size, 0) // 2
-
-
-def windows(x: Array, kernel: tuple[int, int], stride: int, padding: int) -> Any:
-    """(row, column, the part of the image inside, the part of the kernel that meets it)."""
-    sizes = [pads_of(n, k, stride, padding) for n, k in zip(x.shape[1:3], kernel, strict=True)]
-    (rows, above), (columns, left) = sizes
-    for row in range(rows):
-        for column in range(columns):
-            y, z = row * stride - above, column * stride - left
-            inner = x[:, max(y, 0) : y + kernel[0], max(z, 0) : z + kernel[1]]
-            taps = (
-                slice(max(-y, 0), max(-y, 0) + inner.shape[1]),
-                slice(max(-z, 0), max(-z, 0) + inner.shape[2]),
-            )
-            yield row, column, inner, taps
 
 
 def bias_of(net: Net, operator: int, unit: Array) -> Array:

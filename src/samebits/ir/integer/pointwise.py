@@ -114,7 +114,8 @@ def round_product(acc: Array, numerator: int, denominator: int) -> Array:
     return _nearest(wide(acc, 2 * largest) * numerator, denominator)
 
 
-def _doubled(acc: Array, by: Doubled) -> Array:
+def doubled(acc: Array, by: Doubled) -> Array:
+    """The codes of sums by two roundings."""
     x = (wide(acc, (max(magnitude(acc), 1) << by.left) * by.m + (1 << 30)) << by.left) * by.m
     x = (x + (1 << 30)) >> 31
     half = 1 << by.right >> 1
@@ -134,7 +135,7 @@ def _away(acc: Array, by: Away) -> Array:
 
 ROUNDINGS: dict[type, Callable[[Array, Any], Array]] = {
     Fraction: lambda acc, by: round_product(acc, *by.as_integer_ratio()),
-    Doubled: _doubled,
+    Doubled: doubled,
     HalfUp: _half_up,
     Away: _away,
 }

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.foreign import Result
 from samebits.tflite.exact.node import LiteNode, lite_op
-from samebits.tflite.schema import SAME, VALID
-
-LARGEST = 2**16  # of a stride, a dilation or a size of a pool's window
-
-Pair = tuple[int, int]
-
-
-def _pair(node: LiteNode, name: str, ends: Sequence[str] = ("h", "w")) -> Pair:
-    """Two positive options, along the height and along the width."""
-    high, wide = (node.option(f"{name}_{end}") for end in ends)
-    if not (1 <= high <= LARGEST and 1 <= wide <= LARGEST):
-        raise InputError(f"expected a {name} from 1 to {LARGEST}, found {high} x {wide}")
-    return high, wide
-
-
-def _image(node: LiteNode, index: int = 0) -> tuple[int, int, int, int]:
-    """The shape of an image [N, H, W, C]."""
-    shape = node.shape(index)
-    if len(shape) != 4:
-        raise InputError(f"expected an image [N, H, W, C], found {list(shape)}")
-    n, h, w, c = shape
-    return n, h, w, c
-
-
-def _pads(node: LiteNode, size: Pair, kernel: Pair, strides: Pair, dilations: Pair) -> Any:
-    """Pads of all ends: with SAME as many as there is to be a window for every stride begun, the
-    odd one at the end."""
-    padding = node.option("padding")
-    if padding not in (SAME, VALID):
-        raise InputError(f"expected padding {SAME} or {VALID}, found {padding}")
-    if padding == VALID:
-        return (0, 0, 0, 0)
-    totals = [
-        max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
-        for n, k, s, d in zip(size, kernel, strides, dilations, strict=True)
-    ]
-    before = [total // 2 for total in totals]
-    return (*before, *(t - b for t, b in zip(totals, before, strict=True)))
+from samebits.tflite.schema import SAME
+from samebits.tflite.window import image, pads, pair
 
 
 def _convolution(node: LiteNode, weights: str, group: int) -> str:
     """Conv of input 0 with weights [O, C / group, KH, KW]."""
-    _, height, width, _ = _image(node)
-    kernel = node.shape_of(weights)[2:]
-    strides, dilations = _pair(node, "stride"), _pair(node, "dilation")
+    _, height, width, _ = image(node.shape())
+    kernel, padding = node.shape_of(weights)[2:], node.option("padding")
+    strides, dilations = (
+        pair(node.operator.options, "stride"),
+        pair(node.operator.options, "dilation"),
+    )
     found = node.emit(
         "Conv",
         node.builder.channels_first(node.input(0)),
@@ -61,7 +26,7 @@ def _convolution(node: LiteNode, weights: str, group: int) -> str:
         *node.bias(2, 0, 1),
         strides=strides,
         dilations=dilations,
-        pads=_pads(node, (height, width), (kernel[0], kernel[1]), strides, dilations),
+        pads=pads(padding, (height, width), (kernel[0], kernel[1]), strides, dilations),
         group=group,
     )
     return node.activated(node.builder.channels_last(found))
@@ -70,7 +35,7 @@ def _convolution(node: LiteNode, weights: str, group: int) -> str:
 @lite_op("CONV_2D")
 def _conv(node: LiteNode) -> Result:
     """Weights [O, KH, KW, C / group]."""
-    channels, each = _image(node)[3], _image(node, 1)[3]
+    channels, each = image(node.shape())[3], image(node.shape(1))[3]
     if not each or channels % each:
         raise InputError(f"expected weights of a part of {channels} channels, found {each}")
     return _convolution(node, node.weights(1, (0, 3, 1, 2)), channels // each)
@@ -79,8 +44,8 @@ def _conv(node: LiteNode) -> Result:
 @lite_op("DEPTHWISE_CONV_2D")
 def _depthwise(node: LiteNode) -> Result:
     """Weights [1, KH, KW, C * multiplier]: some filters for every channel."""
-    channels = _image(node)[3]
-    if _image(node, 1)[0] != 1:
+    channels = image(node.shape())[3]
+    if image(node.shape(1))[0] != 1:
         raise InputError(f"expected weights [1, KH, KW, O], found {list(node.shape(1))}")
     return _convolution(node, node.weights(1, (3, 0, 1, 2)), channels)
 
@@ -89,12 +54,12 @@ def _depthwise(node: LiteNode) -> Result:
 def _transpose_conv(node: LiteNode) -> Result:
     """Sizes of the result, weights [O, KH, KW, C], the image. The pads are those of the convolution
     that leads from the result to the image."""
-    _, height, width, _ = _image(node, 2)
+    _, height, width, _ = image(node.shape(2))
     out = node.integers(0, "the shape of the result")
     if len(out) != 4 or out != node.result().shape:
         raise InputError(f"expected the shape {list(node.result().shape)}, found {list(out)}")
     weights = node.weights(1, (3, 0, 1, 2))
-    kernel, strides = node.shape_of(weights)[2:], _pair(node, "stride")
+    kernel, strides = node.shape_of(weights)[2:], pair(node.operator.options, "stride")
     sizes = ((height, out[1]), (width, out[2]))
     before, after, extra = [], [], []
     for (size, wanted), k, s in zip(sizes, kernel, strides, strict=True):
@@ -121,8 +86,8 @@ def _transpose_conv(node: LiteNode) -> Result:
 @lite_op("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(node: LiteNode) -> Result:
     """A mean counts the positions inside the image alone."""
-    _, height, width, _ = _image(node)
-    kernel, strides = _pair(node, "filter"), _pair(node, "stride")
+    _, height, width, _ = image(node.shape())
+    kernel, strides = pair(node.operator.options, "filter"), pair(node.operator.options, "stride")
     if prod(kernel) > 2**24:
         raise InputError(f"expected a window of at most 2**24 positions, found {kernel}")
     found = node.emit(
@@ -131,7 +96,7 @@ def _pool(node: LiteNode) -> Result:
         kernel_shape=kernel,
         strides=strides,
         dilations=(1, 1),
-        pads=_pads(node, (height, width), kernel, strides, (1, 1)),
+        pads=pads(node.option("padding"), (height, width), kernel, strides),
     )
     return node.activated(node.builder.channels_last(found))
 
@@ -139,7 +104,7 @@ def _pool(node: LiteNode) -> Result:
 @lite_op("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
 def _resize(node: LiteNode) -> Result:
     """To the sizes of input 1; positions are taken as exact numbers."""
-    n, _, _, channels = _image(node)
+    n, _, _, channels = image(node.shape())
     sizes = node.integers(1, "sizes")
     if len(sizes) != 2 or min(sizes) < 1:
         raise InputError(f"expected a height and a width, found {list(sizes)}")
@@ -164,7 +129,7 @@ def _resize(node: LiteNode) -> Result:
 @lite_op("SPACE_TO_DEPTH", "DEPTH_TO_SPACE", moves=True)
 def _blocks(node: LiteNode) -> Result:
     """Blocks of positions as channels, and back."""
-    _image(node)
+    image(node.shape())
     op = "SpaceToDepth" if node.op == "SPACE_TO_DEPTH" else "DepthToSpace"
-    image = node.builder.channels_first(node.input(0))
-    return node.builder.channels_last(node.emit(op, image, blocksize=node.option("block_size")))
+    first = node.builder.channels_first(node.input(0))
+    return node.builder.channels_last(node.emit(op, first, blocksize=node.option("block_size")))
