@@ -12,6 +12,7 @@ import numpy as np
 
 from random_trees import random_trees
 from samebits.ir import Graph, GraphBuilder
+from samebits.spec.rounding import Away, Doubled, HalfUp
 
 CODES = ("int8", "uint8", "int16", "uint16")
 
@@ -257,6 +258,29 @@ def _requantizations() -> Iterator[tuple[Case, str]]:
         acc = case.add("add", [a], {"factors": (2 * ratio.denominator // ratio.numerator + 1,),
                                     "dtype": "int64"})  # fmt: skip
         attributes = {"zero": 1, "low": -100, "high": 100, "dtype": "int8", "ratios": (ratio,)}
+        yield case, case.add("requantize", [acc], attributes)
+    kinds = (
+        (Doubled(1 << 30, 3), Doubled(0x7FFFFFFF), Doubled(1, 30), Doubled(1518500250, 0, 9),
+         Doubled(1 << 30, 0, 31), Doubled(12345, 0, 0)),
+        (HalfUp(1, 0), HalfUp(32767, 15), HalfUp(20000, 24), HalfUp(5, 62), HalfUp(3, 1),
+         HalfUp(16384, 14)),
+        tuple(map(Away, (1, 2, 3, 36, 49, 2**31 - 1))),
+    )  # fmt: skip
+    for roundings in kinds:
+        name = type(roundings[0]).__name__
+        for source, dtype in (("int8", "int8"), ("int32", "int8"), ("int16", "int16")):
+            case = Case(f"requantize-{name}-{source}-{dtype}")
+            x = case.input("x", source, (12, len(roundings)))
+            low, high = limits(dtype)
+            attributes = {"zero": -3, "low": low, "high": high - 1, "dtype": dtype}
+            yield case, case.add("requantize", [x], {**attributes, "ratios": roundings})
+        case = Case(f"linear-{name}")
+        x = case.input("x", "int8", (3, 20))
+        w, b = case.weights("int8", (5, 20)), case.bias(5)
+        acc = case.add("linear", [x, w, b])
+        one = {"Doubled": Doubled(1518500250, 0, 5), "HalfUp": HalfUp(21000, 20)}
+        by = one.get(name, Away(90))
+        attributes = {"zero": 7, "low": -128, "high": 127, "dtype": "int8", "ratios": (by,)}
         yield case, case.add("requantize", [acc], attributes)
     case = Case("requantize-wide")  # products beyond 64 bits: thresholds
     a = case.input("x", "int16", (6, 30))

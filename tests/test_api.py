@@ -271,8 +271,8 @@ def test_open_dimensions_are_fixed_by_name(tmp_path):
 
 
 EXPECTED = (
-    "a torch.nn.Module, an exported program, a graph, or the path of an .onnx or .pt2 file, a "
-    "training folder or checkpoint, a compiled folder or an .nnp program"
+    "a torch.nn.Module, an exported program, a graph, or the path of an .onnx, .pt2 or .tflite "
+    "file, a training folder or checkpoint, a compiled folder or an .nnp program"
 )
 
 
@@ -315,12 +315,13 @@ EXPECTED = (
         ("os:getcwd", {"example": X},
          "os:getcwd: expected a torch.nn.Module from calling it, found str"),
         ("nowhere", {},
-         "nowhere: no such file or folder; expected an .onnx or .pt2 file, a training output "
-         "folder, a checkpoint, or a compiled folder (with model.onnx)"),
+         "nowhere: no such file or folder; expected an .onnx, .pt2 or .tflite file, a training "
+         "output folder, a checkpoint, or a compiled folder (with model.onnx)"),
         ("notes.txt", {},
-         "notes.txt: expected an .onnx or .pt2 file, a training output folder, a checkpoint or a "
-         "compiled folder, found a file ending in .txt; write ONNX with the tool that it is from, "
-         "or give a function of yours that gives the torch.nn.Module, as file.py:function"),
+         "notes.txt: expected an .onnx, .pt2 or .tflite file, a training output folder, a "
+         "checkpoint or a compiled folder, found a file ending in .txt; write ONNX with the tool "
+         "that it is from, or give a function of yours that gives the torch.nn.Module, as "
+         "file.py:function"),
     ],
 )  # fmt: skip
 def test_loads_that_are_refused(source, options, message, tmp_path, monkeypatch):

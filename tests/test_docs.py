@@ -27,6 +27,7 @@ from recordings import tone, write_wav
 from samebits.cli import main
 from samebits.data.digits import load_digits
 from samebits.verification.registry import backend_named
+from tflite_files import image_net
 
 RNG = np.random.default_rng(0)
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,6 +173,13 @@ def language():
     Path("notes.txt").write_text("".join(words)[:1400])
 
 
+def tflite():
+    for kind, name in (("int8", "model"), ("float32", "float")):
+        net, y = image_net(1, kind)
+        Path(f"{name}.tflite").write_bytes(net.bytes(y))
+    np.savez("samples.npz", x=RNG.normal(size=(20, 8, 8, 3)).astype(np.float32))
+
+
 def troubleshooting():
     quantize()
     Path("examples").symlink_to(ROOT / "examples")
@@ -191,6 +199,7 @@ PAGES = {
     "docs/guide/lstm.md": recurrent,
     "docs/guide/deploy.md": quantize,
     "docs/guide/firmware.md": firmware,
+    "docs/guide/tflite.md": tflite,
 }
 
 

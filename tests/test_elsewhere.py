@@ -15,7 +15,6 @@ SCRIPTING = "ignore:`torch.jit:DeprecationWarning"
 WAYS = {
     ".h5": "tf2onnx.convert --keras",
     ".keras": 'model.export("model.onnx", format="onnx")',
-    ".tflite": "tf2onnx.convert --tflite {path} --output model.onnx (recurrent networks may not",
     ".pb": "tf2onnx.convert --graphdef {path}",
     ".jit": "as file.py:function: it builds the module from its class",
     ".torchscript": "torch.jit.load('{path}').state_dict()",
@@ -34,7 +33,7 @@ def refused(call, path) -> str:
         call(path)
     assert code_of(caught.value) == "input-format"
     message = str(caught.value)
-    assert message.startswith(f"{path}: expected an .onnx or .pt2 file, ")
+    assert message.startswith(f"{path}: expected an .onnx, .pt2 or .tflite file, ")
     assert "\n" not in message
     return message
 
@@ -66,7 +65,7 @@ def test_a_core_ml_package_is_a_folder(tmp_path):
 
 def test_what_is_not_there_is_said_first(tmp_path):
     with pytest.raises(InputError, match="no such file or folder"):
-        sb.load(tmp_path / "model.tflite")
+        sb.load(tmp_path / "model.keras")
 
 
 def test_weights_in_safetensors(tmp_path):

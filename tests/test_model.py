@@ -112,8 +112,8 @@ def test_float_training_is_a_float_graph(tmp_path_factory):
 def test_missing(tmp_path):
     refused(
         tmp_path / "none",
-        "no such file or folder; expected an .onnx or .pt2 file, a training output folder, a "
-        "checkpoint, or a compiled folder (with model.onnx)",
+        "no such file or folder; expected an .onnx, .pt2 or .tflite file, a training output "
+        "folder, a checkpoint, or a compiled folder (with model.onnx)",
     )
     refused(
         tmp_path / "none.onnx",
@@ -132,9 +132,9 @@ def test_wrong_suffix(tmp_path, name):
     suffix = path.suffix or "nothing"
     refused(
         path,
-        "expected an .onnx or .pt2 file, a training output folder, a checkpoint or a compiled "
-        f"folder, found a file ending in {suffix}; write ONNX with the tool that it is from, or "
-        "give a function of yours that gives the torch.nn.Module, as file.py:function",
+        "expected an .onnx, .pt2 or .tflite file, a training output folder, a checkpoint or a "
+        f"compiled folder, found a file ending in {suffix}; write ONNX with the tool that it is "
+        "from, or give a function of yours that gives the torch.nn.Module, as file.py:function",
     )
 
 

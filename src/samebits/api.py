@@ -639,8 +639,8 @@ def inspect(
 ) -> Report:
     """A summary of any file or folder that samebits writes, or of an ONNX file: a dozen lines.
 
-    path:  an .onnx or .pt2 file, .nnp program, compiled or training folder, checkpoint, plan,
-           device file or trace
+    path:  an .onnx, .pt2 or .tflite file, .nnp program, compiled or training folder, checkpoint,
+           plan, device file or trace
     nodes: every node, constant, tensor, sub-layer or instruction too
     arch, part: as `load` takes them
 

@@ -28,11 +28,6 @@ KERAS = Foreign(
     'write model.onnx from Keras (model.export("model.onnx", format="onnx")), or convert it: '
     "python -m tf2onnx.convert --keras {path} --output model.onnx",
 )
-TFLITE = Foreign(
-    "a TensorFlow Lite model",
-    "convert it: python -m tf2onnx.convert --tflite {path} --output model.onnx (recurrent networks "
-    "may not convert: take the model that it was made from)",
-)
 SAVED_MODEL = Foreign(
     "a TensorFlow SavedModel",
     "convert it: python -m tf2onnx.convert --saved-model {path} --output model.onnx",
@@ -83,7 +78,6 @@ FILES: dict[str, Foreign] = {  # by the ending of the name
     ".h5": KERAS,
     ".hdf5": KERAS,
     ".keras": KERAS,
-    ".tflite": TFLITE,
     ".pb": FROZEN,
     ".jit": SCRIPT,
     ".torchscript": SCRIPT,

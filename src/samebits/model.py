@@ -35,12 +35,15 @@ CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
 
 EXPORTED = ".pt2"
+LITE = ".tflite"
 IN_HAND = 24  # bytes for each element of a value: it, in binary64, and what is counted of it
 EXPECTED = (
-    f"an .onnx or {EXPORTED} file, a training output folder, a checkpoint or a compiled folder"
+    f"an .onnx, {EXPORTED} or {LITE} file, a training output folder, a checkpoint or a compiled "
+    "folder"
 )
 
-Kind = Literal["graph", "exported", "firmware", "training"]
+CUT_KINDS = ("exported", "tflite")  # whose ends can be chosen, and nothing else
+Kind = Literal["graph", "exported", "tflite", "firmware", "training"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,12 +161,14 @@ def is_quantized(graph: Graph) -> bool:
 def kind_of(path: Path) -> Kind | None:
     """The kind of model at a path, by its name and the names in a folder; None for anything else.
 
-    A graph is an ONNX file or a compiled folder; an exported program a file of torch.export;
-    firmware a program, or a folder that holds programs and no graph; training any other folder, or
-    a checkpoint.
+    A graph is an ONNX file or a compiled folder; an exported program a file of torch.export; tflite
+    a file of TensorFlow Lite; firmware a program, or a folder that holds programs and no graph;
+    training any other folder, or a checkpoint.
     """
     if path.suffix == EXPORTED:
         return "exported"
+    if path.suffix.lower() == LITE:
+        return "tflite"
     if path.suffix == ".onnx" or (path / ONNX_FILE).is_file():
         return "graph"
     if path.suffix == SUFFIX or any(path.glob("*" + SUFFIX)):
@@ -182,7 +187,8 @@ def load(
 
     arch: repeats the name of a module:callable architecture that may be run, or is a module of the
           class that was trained
-    part: what is taken of an ONNX file, or of an exported program, which has ends alone
+    part: what is taken of an ONNX file, or of an exported program or a TensorFlow Lite file, which
+          have ends alone
 
     Raises SamebitsError, also for an option that does not apply. Whether a graph has an integer
     form, or a program is legal, is found when that is asked for.
@@ -215,14 +221,18 @@ def load(
         )
     if kind == "exported":
         return Model(str(path), _held(cut(_read_exported(path), part), path))
+    if kind == "tflite":
+        from samebits.tflite import load as read_lite
+
+        return Model(str(path), _held(read_lite(path, part), path))
     if kind == "firmware":
         return load_firmware(path)
     if kind == "training":
         return _load_trained(path, arch)
     if not path.exists():
         raise InputError(
-            f"{path}: no such file or folder; expected an .onnx or {EXPORTED} file, a training "
-            f"output folder, a checkpoint, or a compiled folder (with {ONNX_FILE})"
+            f"{path}: no such file or folder; expected an .onnx, {EXPORTED} or {LITE} file, a "
+            f"training output folder, a checkpoint, or a compiled folder (with {ONNX_FILE})"
         )
     found = f"a file ending in {path.suffix or 'nothing'}"
     raise InputError(
@@ -243,7 +253,7 @@ def _held(graph: Graph, path: Path) -> Graph:
 def check_part(part: Excerpt, kind: Kind | None, path: Path) -> None:
     """Raise InputError for what is to be taken of a kind of model that is taken whole."""
     if kind != "graph":
-        part.check_applies(CUTS if kind == "exported" else (), str(path), "ONNX files")
+        part.check_applies(CUTS if kind in CUT_KINDS else (), str(path), "ONNX files")
 
 
 def load_firmware(path: Path) -> Model:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 SOURCES = (
-    "a torch.nn.Module, an exported program, a graph, or the path of an .onnx or .pt2 file, a "
-    "training folder or checkpoint, a compiled folder or an .nnp program"
+    "a torch.nn.Module, an exported program, a graph, or the path of an .onnx, .pt2 or .tflite "
+    "file, a training folder or checkpoint, a compiled folder or an .nnp program"
 )
 
 

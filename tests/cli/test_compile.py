@@ -263,8 +263,8 @@ def test_models_that_are_none(samebits, tmp_path):
     done = samebits("compile", tmp_path / "none", "--out", tmp_path / "c")
     bad(
         done,
-        f"{tmp_path / 'none'}: no such file or folder; expected an .onnx or .pt2 file, a training "
-        "output folder, a checkpoint, or a compiled folder (with model.onnx)",
+        f"{tmp_path / 'none'}: no such file or folder; expected an .onnx, .pt2 or .tflite file, a "
+        "training output folder, a checkpoint, or a compiled folder (with model.onnx)",
     )
     (tmp_path / "m.onnx").write_bytes(b"hello")
     done = samebits("compile", tmp_path / "m.onnx", "--out", tmp_path / "c")

@@ -158,7 +158,7 @@ def test_names_that_are_not_utf8_are_printed(shelf, tmp_path):
 def test_models_that_are_none(samebits, tmp_path, npz, command):
     more = ("--data", npz) if command == "eval" else ()
     for path, text in (
-        (tmp_path / "nowhere", "no such file or folder; expected an .onnx or .pt2 file, "),
+        (tmp_path / "nowhere", "no such file or folder; expected an .onnx, .pt2 or .tflite file, "),
         (tmp_path, "found no checkpoint-*.safetensors in it; train first"),
         (npz, "found arrays without a network; samples are given by --calibration or --inputs"),
     ):

@@ -261,8 +261,8 @@ def test_missing_models(samebits, tmp_path):
     path = tmp_path / "none"
     bad(
         samebits("verify", path, "--inputs", "random:1"),
-        f"{path}: no such file or folder; expected an .onnx or .pt2 file, a training output "
-        "folder, a checkpoint, or a compiled folder (with model.onnx)",
+        f"{path}: no such file or folder; expected an .onnx, .pt2 or .tflite file, a training "
+        "output folder, a checkpoint, or a compiled folder (with model.onnx)",
     )
 
 

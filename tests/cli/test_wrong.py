@@ -11,11 +11,11 @@ import pytest
 # A command of names of `shelf`, and below it what its message says; OUT is in an empty folder.
 QUANTIZE = """
 quantize none --calibration samples --out OUT.onnx
-    no such file or folder; expected an .onnx or .pt2 file, a training output folder, a checkpoint
+    no such file or folder; expected an .onnx, .pt2 or .tflite file, a training output folder
 quantize broken --calibration samples --out OUT.onnx
     not a readable ONNX file
 quantize text --calibration samples --out OUT.onnx
-    expected an .onnx or .pt2 file, a training output folder, a checkpoint or a compiled folder
+    expected an .onnx, .pt2 or .tflite file, a training output folder
 quantize firmware --calibration samples --out OUT.onnx
     expected a float network, found
 quantize quantized --calibration samples --out OUT.onnx
@@ -128,7 +128,7 @@ ship quantized --out OUT --effort high
 ship firmware --out OUT
     expected a float or quantized network to ship, found
 compile none --out OUT
-    no such file or folder; expected an .onnx or .pt2 file
+    no such file or folder; expected an .onnx, .pt2 or .tflite file
 compile text --out OUT
     found a file ending in nothing
 compile broken --out OUT
@@ -165,7 +165,7 @@ compile quantized
 
 CHECKS = """
 verify none
-    no such file or folder; expected an .onnx or .pt2 file
+    no such file or folder; expected an .onnx, .pt2 or .tflite file
 verify float
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 verify quantized --backends gpu
@@ -187,7 +187,7 @@ verify quantized --seed -1
 verify run --arch own:net
     expected the architecture
 trace none --inputs random:1 --out OUT
-    no such file or folder; expected an .onnx or .pt2 file
+    no such file or folder; expected an .onnx, .pt2 or .tflite file
 trace float --inputs random:1 --out OUT
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 trace quantized --inputs random:1 --out OUT --backend gpu
@@ -316,7 +316,7 @@ OTHERS = """
 doctor --fast
     expected an option of samebits doctor, found --fast; see samebits doctor --help
 eval none --data digits
-    no such file or folder; expected an .onnx or .pt2 file
+    no such file or folder; expected an .onnx, .pt2 or .tflite file
 eval samples --data digits
     a checkpoint or a compiled folder, found arrays without a network
 eval images --data none

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from fuzzing import models
+from fuzzing import lite, models
 from fuzzing.mutations import archive_of, join_files
 from samebits.codegen.packaging.package import write_package
 from samebits.model import Model
@@ -52,6 +52,11 @@ def onnx() -> Iterator[bytes]:
         yield bytes(make().SerializeToString())
     with tempfile.TemporaryDirectory() as folder:
         yield quantized_file(Path(folder) / "q.onnx").read_bytes()
+
+
+def tflite() -> Iterator[bytes]:
+    """Networks of most kinds of operators, in floats and in codes of all widths."""
+    yield from lite.seeds()
 
 
 def strange_folder() -> Iterator[bytes]:

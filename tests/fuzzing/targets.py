@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.numpy
 from safetensors.torch import load as load_tensors
 
-from fuzzing import models, seeds
+from fuzzing import lite, models, seeds
 from fuzzing.mutations import (
     Mutation,
     array_file,
@@ -66,6 +66,9 @@ from samebits.onnx import facts
 from samebits.onnx import load as load_onnx
 from samebits.pytorch.exported import read_exported
 from samebits.reports.summary import summarize
+from samebits.tflite import load as load_tflite
+from samebits.tflite import load_same, to_bytes
+from samebits.tflite import parse as parse_tflite
 from samebits.train.run import checkpoint as checkpoints
 from samebits.train.run.checkpoint import read_checkpoint
 from samebits.train.run.record import (
@@ -138,6 +141,18 @@ def onnx(folder: Path, data: bytes) -> None:
     load_onnx(path)
     with contextlib.suppress(SamebitsError):
         facts(path)
+
+
+@target(mostly(lite.fields, mostly(lite.aligned), part=0.6), size=2200)
+def tflite(folder: Path, data: bytes) -> None:
+    """A real graph, and one of the runtime's integers; what is read is written to bytes that are
+    read to the same."""
+    path = written(folder, "case.tflite", data)
+    with contextlib.suppress(SamebitsError):
+        load_same(path)
+    load_tflite(path)
+    made = to_bytes(parse_tflite(data, "case"))
+    assert to_bytes(parse_tflite(made, "case")) == made
 
 
 @target(members_of({".json": document}), size=5000)

@@ -432,8 +432,8 @@ def test_files_that_are_none_of_these(tmp_path, name, data, found):
 
 def test_places_that_are_none_of_these(tmp_path):
     expected = (
-        "expected an .onnx or .pt2 file, an .nnp program, a compiled or training folder, a "
-        ".safetensors checkpoint, a plan, a trace or a .toml device file"
+        "expected an .onnx, .pt2 or .tflite file, an .nnp program, a compiled or training folder, "
+        "a .safetensors checkpoint, a plan, a trace or a .toml device file"
     )
     with pytest.raises(InputError) as caught:
         summarize(tmp_path / "none")

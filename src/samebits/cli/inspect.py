@@ -17,7 +17,7 @@ def inspect_command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A file or folder that samebits writes, or an .onnx or .pt2 file.",
+            help="A file or folder that samebits writes, or an .onnx, .pt2 or .tflite file.",
         ),
     ],
     nodes: Annotated[

@@ -30,7 +30,8 @@ def quantize_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A float network: an .onnx or .pt2 file, a training folder, or file.py:callable.",
+            help="A float network: an .onnx, .pt2 or .tflite file, a training folder, or "
+            "file.py:callable.",
         ),
     ],
     calibration: Annotated[

@@ -17,8 +17,8 @@ def ship_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A float network (an .onnx or .pt2 file, a training folder, or file.py:callable), "
-            "or one that is quantized already.",
+            help="A float network (an .onnx, .pt2 or .tflite file, a training folder, or "
+            "file.py:callable), or one that is quantized already.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the package and report.html.")],

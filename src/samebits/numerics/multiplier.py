@@ -29,6 +29,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from samebits.spec.formats import round_ratio
+from samebits.spec.rounding import Rounding, code_of
 
 PRODUCT_BITS = 62  # |acc * m| < 2**62: the rounding constant still fits in 64 bits
 NARROW_BITS = 30  # likewise for 32 bits
@@ -46,18 +47,14 @@ class Multiplier:
         return round_ratio(acc * self.m, 1 << self.shift)
 
 
-def requantized(acc: int, ratio: Fraction, zero: int, low: int, high: int) -> int:
-    """The definition: saturate(rne(acc * ratio) + zero), one exact product and one rounding."""
-    code = round_ratio(acc * ratio.numerator, ratio.denominator) + zero
-    return min(max(code, low), high)
+def requantized(acc: int, rounding: Rounding, zero: int, low: int, high: int) -> int:
+    """The definition: the sum rounded, the zero point added, saturated. A ratio stands for
+    rne(acc * ratio): one exact product and one rounding."""
+    return min(max(code_of(acc, rounding) + zero, low), high)
 
 
 def threshold(code: int, numerator: int, denominator: int) -> int:
-    """The least acc with rne(acc * numerator / denominator) >= code; the ratio is positive.
-
-    That is the least acc >= (code - 1/2) * denominator / numerator, or > it where that is an
-    integer and the tie there goes to code - 1: a tie rounds up exactly when `code` is even.
-    """
+    """`least_of` a code by a positive ratio that need not be in lowest terms."""
     quotient, remainder = divmod((2 * code - 1) * denominator, 2 * numerator)
     return quotient + (remainder != 0 or code % 2 == 1)
 

@@ -16,7 +16,7 @@ from samebits.elsewhere import check_foreign
 from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError
 from samebits.excerpt import WHOLE, Excerpt
-from samebits.model import CHECKPOINT, EXPORTED, ONNX_FILE, Model, check_part, kind_of, load
+from samebits.model import CHECKPOINT, EXPORTED, LITE, ONNX_FILE, Model, check_part, kind_of, load
 from samebits.npu.machine.image import SUFFIX
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
@@ -31,7 +31,7 @@ PACKAGE = ("weights", "tables", "arena", "block", "state", "stack_cortex_m")
 OUTPUTS = {"regression": "targets", "multilabel": "labels"}  # of tasks; of others, classes
 
 EXPECTED = (
-    f"an .onnx or {EXPORTED} file, an {SUFFIX} program, a compiled or training folder, a "
+    f"an .onnx, {EXPORTED} or {LITE} file, an {SUFFIX} program, a compiled or training folder, a "
     f"{CHECKPOINT} checkpoint, a plan, a trace or a {DEVICE} device file"
 )
 
@@ -44,7 +44,7 @@ def network_summary(source: str, kind: str, model: Model) -> Report:
 def summarize(
     path: Path, *, nodes: bool = False, arch: str | None = None, part: Excerpt = WHOLE
 ) -> Report:
-    """The summary of anything that samebits writes, or of an ONNX file or exported program.
+    """The summary of anything that samebits writes, or of a network of another tool.
 
     nodes: all nodes and constants, tensors, sub-layers, instructions or layers after it
     arch:  repeats the name of the module:callable of a training folder, whose code then runs

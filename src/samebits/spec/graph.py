@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.spec.rounding import code_of
 from samebits.spec.vectors import logarithm, normalized, shares
 
 Array = np.ndarray[Any, Any]
@@ -182,13 +183,14 @@ def multiply(arrays: Sequence[Array], a: Attributes) -> Array:
 
 
 def requantize(arrays: Sequence[Array], a: Attributes) -> Array:
-    """rne(x * ratio) + zero, clipped to [low, high]; one ratio, or one for each channel."""
+    """x rounded to a code, plus zero, clipped to [low, high]; by a ratio it is rne(x * ratio). One
+    rounding, or one for each channel."""
     (acc,) = arrays
     ratios = a["ratios"]
     out = _empty(acc.shape)
     for place in _places(acc.shape):
         ratio = ratios[place[-1]] if len(ratios) > 1 else ratios[0]
-        out[place] = _clamp(rne(int(acc[place]) * ratio) + a["zero"], a["low"], a["high"])
+        out[place] = _clamp(code_of(int(acc[place]), ratio) + a["zero"], a["low"], a["high"])
     return out
 
 

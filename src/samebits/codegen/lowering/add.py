@@ -23,7 +23,9 @@ def add_entry(site: Site) -> ValueCalls | None:
     values = [site.context.value(name) for name in names]
     a = site.requantize.attributes
     codes = [*(v.dtype for v in values), a["dtype"]]
-    ratio: Fraction = a["ratios"][0]
+    ratio = a["ratios"][0]
+    if not isinstance(ratio, Fraction):
+        return None
     shift = ratio.denominator.bit_length() - 1
     if codes != ["int8"] * 3 or any(v.shape != site.shape for v in values):
         return None

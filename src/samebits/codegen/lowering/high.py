@@ -30,13 +30,14 @@ from fractions import Fraction
 
 from samebits.numerics.multiplier import requantized, same_thresholds, threshold
 from samebits.spec.formats import floor_log2, round_ratio
+from samebits.spec.rounding import Rounding
 
 BITS = 31  # of a multiplier
 LARGEST_SHIFT = 24
 
 
 def high_multipliers(
-    ratios: Sequence[Fraction],
+    ratios: Sequence[Rounding],
     ends: Sequence[tuple[int, int]],
     zero: int,
     low: int,
@@ -46,15 +47,18 @@ def high_multipliers(
     """(shift, a multiplier for every channel), proved over the channels' intervals `ends`.
 
     None where a channel has no multiplier for the shift that the largest ratio allows, where that
-    is less than 1, or where a sum would not fit in 32 bits.
+    is less than 1, or where a sum would not fit in 32 bits; nor for roundings of another kind.
     """
-    largest = max(ratios)
+    quotients = [ratio for ratio in ratios if isinstance(ratio, Fraction)]
+    if len(quotients) != len(ratios):
+        return None
+    largest = max(quotients)
     shift = min(BITS - 1 - floor_log2(largest) - upper, LARGEST_SHIFT)
     if shift < 1:
         return None
     found: list[int] = []
     known: dict[tuple[Fraction, int, int], int | None] = {}
-    for ratio, (least, most) in zip(ratios, ends, strict=True):
+    for ratio, (least, most) in zip(quotients, ends, strict=True):
         key = (ratio, least, most)
         if key not in known:
             known[key] = _multiplier(ratio, zero, low, high, least, most, upper + shift)

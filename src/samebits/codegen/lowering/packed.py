@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from samebits.codegen.lowering.high import high_multipliers
 from samebits.codegen.lowering.rescale import fits
 from samebits.codegen.lowering.site import Site
 from samebits.ir.integer.define import limits
+from samebits.spec.rounding import Rounding
 
 GATHERED = 1024  # bytes of the runs that are gathered at a time, unless one tile needs more
 SLACK = 16  # bytes that a vector may read after the last code
@@ -42,7 +42,7 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     depthwise = geometry.groups == geometry.channels > 1
     if not (codes and small):
         return None
-    ratios: Sequence[Fraction] = attributes["ratios"]
+    ratios: Sequence[Rounding] = attributes["ratios"]
     interval = site.context.bounds[site.node.output]
     ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(channels)
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from samebits.numerics.multiplier import (
     threshold,
 )
 from samebits.spec.formats import floor_log2
+from samebits.spec.rounding import Rounding
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
@@ -72,11 +73,13 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     A single ratio is proved over the hull, so that one multiplier serves all channels. Raises
     UnsupportedError where the zero point or a table of thresholds would be out of reach.
     """
-    ratios: Sequence[Fraction] = attributes["ratios"]
+    ratios: Sequence[Rounding] = attributes["ratios"]
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
     ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(len(ratios))
     if abs(zero) >= 1 << 30:
         raise UnsupportedError(f"{where}: expected a zero point below 2**30, found {zero}")
+    if not _exact(ratios):
+        return _stepwise(ratios, ends, attributes, where)
     known: dict[tuple[Fraction, int, int], tuple[int, int] | None] = {}
     factors: list[tuple[int, int]] = []
     for ratio, (a, b) in zip(ratios, ends, strict=True):
@@ -93,6 +96,11 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     multipliers = None if form == SHIFT else Data(np.array([m for m, _ in factors], width))
     shifts = Data(np.array([s for _, s in factors], np.uint8))
     return _struct(form, attributes["dtype"], multipliers, shifts, len(ratios), 0, zero, low, high)
+
+
+def _exact(ratios: Sequence[Rounding]) -> TypeGuard[Sequence[Fraction]]:
+    """Whether quotients are rounded once, as multipliers can be proved to do."""
+    return all(isinstance(ratio, Fraction) for ratio in ratios)
 
 
 def _struct(form: int, dtype: str, *values: Data | int | None) -> Struct:
@@ -223,7 +231,7 @@ def _but_for_ties(
 
 
 def _stepwise(
-    ratios: Sequence[Fraction], ends: Sequence[tuple[int, int]], attributes: Any, where: str
+    ratios: Sequence[Rounding], ends: Sequence[tuple[int, int]], attributes: Any, where: str
 ) -> Struct:
     """Where no multiplier is exact: a short table of thresholds, else an exact division.
 
@@ -235,10 +243,14 @@ def _stepwise(
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
     dtype, channels = attributes["dtype"], len(ratios)
     entries = channels * (high - low)
-    pairs = [r.as_integer_ratio() for r in ratios]
-    if entries > SHORT_TABLE and all(
-        max(abs(least), abs(most)) * p < 1 << 62 and q < 1 << 62
-        for (p, q), (least, most) in zip(pairs, ends, strict=True)
+    pairs = [r.as_integer_ratio() for r in ratios] if _exact(ratios) else []
+    if (
+        pairs
+        and entries > SHORT_TABLE
+        and all(
+            max(abs(least), abs(most)) * p < 1 << 62 and q < 1 << 62
+            for (p, q), (least, most) in zip(pairs, ends, strict=True)
+        )
     ):
         numbers = Data(np.array(pairs, np.int64).reshape(-1))
         return _struct(DIVIDE, dtype, numbers, None, channels, 0, zero, low, high)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from samebits.ir.integer.define import (
 )
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
+from samebits.spec.rounding import Away, Doubled, HalfUp
 
 
 def _infer_affine(values: Values, a: Attributes) -> list[Type]:
@@ -112,13 +114,43 @@ def round_product(acc: Array, numerator: int, denominator: int) -> Array:
     return _nearest(wide(acc, 2 * largest) * numerator, denominator)
 
 
+def doubled(acc: Array, by: Doubled) -> Array:
+    """The codes of sums by two roundings."""
+    x = (wide(acc, (max(magnitude(acc), 1) << by.left) * by.m + (1 << 30)) << by.left) * by.m
+    x = (x + (1 << 30)) >> 31
+    half = 1 << by.right >> 1
+    return np.asarray((x + half - ((x < 0) & (by.right > 0))) >> by.right)
+
+
+def _half_up(acc: Array, by: HalfUp) -> Array:
+    half = 1 << by.shift >> 1
+    product = wide(acc, max(magnitude(acc), 1) * by.m + half) * by.m
+    return np.asarray((product + half) >> by.shift)
+
+
+def _away(acc: Array, by: Away) -> Array:
+    x = wide(acc, magnitude(acc) + by.n)
+    return np.asarray(np.where(x > 0, (x + by.n // 2) // by.n, -((by.n // 2 - x) // by.n)))
+
+
+ROUNDINGS: dict[type, Callable[[Array, Any], Array]] = {
+    Fraction: lambda acc, by: round_product(acc, *by.as_integer_ratio()),
+    Doubled: doubled,
+    HalfUp: _half_up,
+    Away: _away,
+}
+
+
 def _infer_requantize(values: Values, a: Attributes) -> list[Type]:
     (acc,) = values
     expect_integers(acc)
     ratios = a["ratios"]
     channels = acc.shape[-1] if acc.shape else 1
     expect(len(ratios) in (1, channels), f"1 or {channels} ratios", len(ratios))
-    expect(all(isinstance(r, Fraction) and r > 0 for r in ratios), "positive Fractions", ratios)
+    kinds = {type(ratio) for ratio in ratios}
+    expect(len(kinds) == 1 and kinds <= ROUNDINGS.keys(), "roundings of one kind", ratios)
+    exact = Fraction not in kinds or all(r > 0 for r in ratios)
+    expect(exact, "positive Fractions", ratios)
     expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
     expect_bounds(a)
     return [(a["dtype"], acc.shape)]
@@ -127,11 +159,10 @@ def _infer_requantize(values: Values, a: Attributes) -> list[Type]:
 def _requantize(arrays: Arrays, a: Attributes) -> list[Array]:
     (acc,) = arrays
     ratios = a["ratios"]
+    rounded = ROUNDINGS[type(ratios[0])]
     if len(ratios) == 1:
-        return [saturate(round_product(acc, *ratios[0].as_integer_ratio()), a)]
-    columns = [
-        round_product(acc[..., c], *ratio.as_integer_ratio()) for c, ratio in enumerate(ratios)
-    ]
+        return [saturate(rounded(acc, ratios[0]), a)]
+    columns = [rounded(acc[..., c], ratio) for c, ratio in enumerate(ratios)]
     return [saturate(np.stack(columns, -1), a)]
 
 

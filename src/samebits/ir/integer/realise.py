@@ -13,6 +13,7 @@ from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.windows import taps
 from samebits.ir.ops import Array, Attributes
 from samebits.numerics.multiplier import find_multiplier, requantized, threshold
+from samebits.spec.rounding import Rounding
 
 INT64_MAX = 2**63 - 1
 
@@ -79,7 +80,7 @@ class Staircase:
 
 def requantization(acc: Interval, attributes: Attributes) -> Quotient | Staircase:
     """`requantize` over the interval of its input in 64-bit integers; exactly the operator."""
-    ratios: tuple[Fraction, ...] = attributes["ratios"]
+    ratios: tuple[Rounding, ...] = attributes["ratios"]
     channels = max(len(ratios), len(acc.low))
     each = ratios if len(ratios) == channels else ratios * channels
     cases = list(zip(each, acc.over(channels), strict=True))
@@ -101,8 +102,11 @@ def _limits(attributes: Attributes) -> tuple[int, int, int]:
     return attributes["zero"], attributes["low"], attributes["high"]
 
 
-def _pair(ratio: Fraction, ends: tuple[int, int], attributes: Attributes) -> tuple[int, int] | None:
-    """(numerator, denominator) that stay inside 64 bits, or None."""
+def _pair(ratio: Rounding, ends: tuple[int, int], attributes: Attributes) -> tuple[int, int] | None:
+    """(numerator, denominator) that stay inside 64 bits, or None: of a rounding that is none of a
+    quotient its thresholds are the function."""
+    if not isinstance(ratio, Fraction):
+        return None
     largest = max(abs(end) for end in ends)
     if 2 * largest * ratio <= 1:
         return 0, 1  # at most one half, which rounds to 0
@@ -118,20 +122,22 @@ def _fits(largest: int, numerator: int, denominator: int) -> bool:
     return largest * numerator < 1 << 62 and denominator <= 1 << 62
 
 
-def staircase(ratio: Fraction, ends: tuple[int, int], zero: int, low: int, high: int) -> Array:
+def staircase(ratio: Rounding, ends: tuple[int, int], zero: int, low: int, high: int) -> Array:
     """The least acc (int64) that reaches each code above `low`, up to the greatest reached."""
     first, last = (requantized(end, ratio, zero, low, high) for end in ends)
     below = np.full(first - low, ends[0], np.int64)
     return np.concatenate([below, thresholds(range(first - zero + 1, last - zero + 1), ratio)])
 
 
-def thresholds(codes: range, ratio: Fraction) -> Array:
-    """`numerics.multiplier.threshold` of up to 65,536 consecutive codes, int64.
+def thresholds(codes: range, ratio: Rounding) -> Array:
+    """`spec.rounding.least_of` up to 65,536 consecutive codes, int64.
 
     The i-th code asks for start + i * step divided by `divisor`, numbers of a hundred bits. With
     i = 256 * h + l its quotient and remainder are those of start + 256 * h * step plus those of
     l * step, and one more where the two remainders make up a divisor: 512 divisions in all.
     """
+    if not isinstance(ratio, Fraction):
+        return np.array([ratio.least(code) for code in codes], np.int64)
     p, q = ratio.as_integer_ratio()
     start, step, divisor = (2 * codes.start - 1) * q, 2 * q, 2 * p
     if divisor >= 1 << 62:  # two remainders would not fit in 64 bits

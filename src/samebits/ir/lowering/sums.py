@@ -54,9 +54,9 @@ def _applies(graph: Graph, node: Node) -> bool:
 def _search(graph: Graph, add: Node, requantize: Node) -> tuple[tuple[int, int], int, int] | None:
     """(factors, offset, s) whose outputs are those of the exact pair of nodes, or None."""
     a = requantize.attributes
-    if len(a["ratios"]) != 1:
+    ratio = a["ratios"][0]
+    if len(a["ratios"]) != 1 or not isinstance(ratio, Fraction):
         return None
-    (ratio,) = a["ratios"]
     grids = np.meshgrid(*(_codes(graph, name) for name in add.inputs), indexing="ij")
     factors, offset = add.attributes["factors"], add.attributes["offset"]
     exact = sum(g.astype(object) * k for g, k in zip(grids, factors, strict=True)) + offset

@@ -1,0 +1,1 @@
+"""TensorFlow Lite files as integer graphs with a runtime's own multipliers and shifts."""
