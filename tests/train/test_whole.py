@@ -131,7 +131,7 @@ def test_what_is_no_class_for_a_sample_or_its_places_is_not_recorded():
     images, target = torch.randn(2, 5, 5, 5), torch.zeros(2, 5, 5, dtype=torch.int64)
     graph = record(model, model_input(model, images))
     with pytest.raises(NotRecordableError, match="a vector of classes for each target"):
-        record_step(graph, (images, target), [p.value for p in graph.parameters], 8)
+        record_step(graph, (images, target), [p.value for p in graph.parameters], Taken(8, False))
 
 
 @pytest.mark.parametrize("place", ["a sample", "a target"])
