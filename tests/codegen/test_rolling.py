@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from edge_nets import NETS, edge_net
 from samebits.codegen.lowering.calls import CallList
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.codegen.memory import layout
-from samebits.codegen.rolling import compact, delay, rolled_call
+from samebits.codegen.rolling import calls_for, compact, delay, rolled_call
 from samebits.errors import InputError
 from samebits.ir.graph import Graph, GraphBuilder
 
@@ -176,6 +177,23 @@ MOST = {  # bytes of activations and scratch memory together
 def test_memory_of_networks_for_microcontrollers(name: str) -> None:
     calls = lower_to_calls(edge_net(name)[1].integer)
     assert layout(compact(calls)).bytes <= MOST[name] < layout(calls).bytes or name == "mobilenet"
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m3", "cortex-m4", "cortex-m55"])
+def test_windows_without_padding_go_in_place(cpu: str) -> None:
+    """The streaming network of MLPerf Tiny, for which TFLite Micro takes 6,656 bytes."""
+    calls = calls_for(edge_net("wake-word")[1].integer, find_cpu(cpu))
+    assert layout(calls).bytes <= 6_656
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m3", "cortex-m4", "cortex-m55"])
+def test_dead_channels_keep_no_layer_from_the_packed_kernels(cpu: str) -> None:
+    graph = edge_net("trained")[1].integer
+    calls = calls_for(graph, find_cpu(cpu))
+    functions = [call.function for entry in calls.entries for call in entry.calls]
+    layers = [node for node in graph.nodes if node.op in ("conv", "linear")]
+    assert sum(function.endswith("_packed") for function in functions) == len(layers)
+    assert [graph.values[node.output].shape[-1] for node in layers[-3:]] == [32, 128, 2]
 
 
 def test_networks_for_microcontrollers_in_c(same_in_c: Callable[..., None]) -> None:

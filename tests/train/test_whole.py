@@ -183,7 +183,7 @@ def test_other_kinds_of_batches_are_not_recorded():
     images, target = drawn(shape, 1)
     for batch in ((images.double(), target), (images, target.double())):
         with pytest.raises(NotRecordableError):
-            record_step(graph, batch, weights, 8)
+            record_step(graph, batch, weights, Taken(8, False))
 
 
 # --- engines ----------------------------------------------------------------------------------

@@ -75,11 +75,11 @@ def test_every_sum_or_none(
         shift = min(30 - floor_log2(ratio) - upper, 24)
         assert shift < 1 or refused(ratio, least, most, zero, low, high, upper + shift)
         return
-    shift, (m,) = found
+    shift, (m,), (offset,) = found
     assert 0 <= m < 1 << 31
     for acc in range(least, most + 1):
         expected = requantized(acc, ratio, zero, low, high)
-        assert code(acc, m, shift, zero, low, high, upper) == expected, acc
+        assert code(acc + offset, m, shift, zero, low, high, upper) == expected, acc
 
 
 def test_a_ratio_beyond_the_shift_is_refused() -> None:
@@ -94,12 +94,30 @@ def test_sums_beyond_32_bits_are_refused() -> None:
 
 def test_one_shift_for_all_channels() -> None:
     ratios = [F(1, 3), F(1, 1001), F(7, 50001)]  # odd denominators: no ties
-    shift, found = high_multipliers(ratios, [(-5000, 5000)] * 3, 3, -128, 127, 31) or (0, [])
+    made = high_multipliers(ratios, [(-5000, 5000)] * 3, 3, -128, 127, 31)
+    assert made is not None
+    shift, found, moved = made
+    assert moved == [0, 0, 0]
     assert shift == 1
     assert len(found) == 3
     for m, ratio in zip(found, ratios, strict=True):
         for acc in range(-5000, 5001, 7):
             assert code(acc, m, shift, 3, -128, 127, 31) == requantized(acc, ratio, 3, -128, 127)
+
+
+@pytest.mark.parametrize("upper", [31, 32])
+def test_a_small_ratio_far_from_zero_moves_its_sums(upper: int) -> None:
+    """Beside a ratio 3,500 times as large, m has 19 bits; sums of 22 reach three codes."""
+    ratio, far = F(7, 9 << 15), 4_213_029
+    ends = [(-300, 300), (far - 59_000, far + 59_000)]
+    found = high_multipliers([F(1, 13), ratio], ends, -3, -128, 127, upper)
+    assert found is not None
+    shift, multipliers, moved = found
+    assert moved[0] == 0 != moved[1]
+    for (least, most), r, m, by in zip(ends, (F(1, 13), ratio), multipliers, moved, strict=True):
+        for acc in {*range(least, most, 97), *range(least, most, 1001), most}:
+            expected = requantized(acc, r, -3, -128, 127)
+            assert code(acc + by, m, shift, -3, -128, 127, upper) == expected, acc
 
 
 @pytest.mark.parametrize("upper", [31, 32])

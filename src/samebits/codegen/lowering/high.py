@@ -14,8 +14,15 @@ and not before, is two linear conditions on m:
 
     t * m >= (2 * (code - zero) - 1) * 2**(upper + shift - 1) > (t - 1) * m.
 
-All codes together leave an interval of multipliers, or none; then there is no such m, and the layer
-takes another form (lowering/rescale.py). No code is tried, no error bounded.
+All codes together leave an interval of multipliers, or none. Then the sums may be moved, by a
+number that joins the bias: with acc + e for acc, each code begins at its t exactly where
+
+    e = ceil((2 * (code - zero) - 1) * 2**(upper + shift - 1) / m) - t,
+
+the same number for all codes. So a large bias times a small ratio, of which m has few bits, costs
+no precision: m must be right over the width of the interval alone, not from 0 to where it lies. If
+that fails too, the layer takes another form (lowering/rescale.py). No code is tried, no error
+bounded.
 
 Example: ratio 1/3 over [-10, 10], codes -3 to 3, zero 0, 2**(upper + shift) = 32. Code 1 begins at
 2: 2 * m >= 16 > m. Code 2 at 5 and 3 at 8: 5 * m >= 48 > 4 * m, 8 * m >= 80 > 7 * m. So 10 <= m <=
@@ -43,8 +50,9 @@ def high_multipliers(
     low: int,
     high: int,
     upper: int,
-) -> tuple[int, list[int]] | None:
-    """(shift, a multiplier for every channel), proved over the channels' intervals `ends`.
+) -> tuple[int, list[int], list[int]] | None:
+    """(shift, a multiplier for every channel, what is added to its sums), proved over the channels'
+    intervals `ends`.
 
     None where a channel has no multiplier for the shift that the largest ratio allows, where that
     is less than 1, or where a sum would not fit in 32 bits; nor for roundings of another kind.
@@ -57,20 +65,27 @@ def high_multipliers(
     if shift < 1:
         return None
     found: list[int] = []
-    known: dict[tuple[Fraction, int, int], int | None] = {}
+    moved: list[int] = []
+    known: dict[tuple[Fraction, int, int], tuple[int, int] | None] = {}
     for ratio, (least, most) in zip(quotients, ends, strict=True):
         key = (ratio, least, most)
         if key not in known:
-            known[key] = _multiplier(ratio, zero, low, high, least, most, upper + shift)
-        m = known[key]
-        reach = max(abs(least), abs(most))
-        if m is None or reach >= 1 << 31:
+            own = (ratio, zero, low, high, least, most, upper + shift)
+            m = _multiplier(*own)
+            known[key] = _moved(*own) if m is None else (m, 0)
+        pair = known[key]
+        if pair is None:
+            return None
+        m, offset = pair
+        reach = max(abs(least), abs(most), abs(least + offset), abs(most + offset))
+        if reach >= 1 << 31:
             return None
         term = (abs(zero) << shift) + (1 << (shift - 1))
         if (reach * m >> upper) + 1 + term >= 1 << 31:
             return None
         found.append(m)
-    return shift, found
+        moved.append(offset)
+    return shift, found, moved
 
 
 def _multiplier(
@@ -134,3 +149,30 @@ def _solved(
             most_m = bound // acc if reached else -(-bound // acc) - 1
             above = min(above, most_m)
     return min(max(nearest, below), above) if below <= above else None
+
+
+def _moved(
+    ratio: Fraction, zero: int, low: int, high: int, least: int, most: int, bits: int
+) -> tuple[int, int] | None:
+    """(m, e): sums plus e have the codes that the definition gives to sums; None if no m next to
+    the ratio has such an e."""
+    first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
+    p, q = ratio.as_integer_ratio()
+
+    def need(code: int) -> int:
+        return (2 * (code - zero) - 1) << (bits - 1)
+
+    nearest = round_ratio(p << bits, q)
+    for m in (nearest, nearest + 1, nearest - 1):
+        if not 0 < m < 1 << BITS:
+            continue
+        begins = {-(-need(c) // m) - threshold(c - zero, p, q) for c in range(first + 1, last + 1)}
+        if not begins:  # one code: in the middle of what gives it
+            begins = {((2 * (first - zero)) << (bits - 1)) // m - least}
+        if len(begins) > 1:
+            continue
+        (offset,) = begins
+        reached = first == low or (least + offset) * m >= need(first)
+        if reached and (last == high or (most + offset) * m < need(last + 1)):
+            return m, offset
+    return None

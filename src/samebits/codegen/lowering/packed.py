@@ -54,9 +54,14 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     paired = packing.paired and not depthwise
     if paired and int(w.min()) < -127:
         return None  # 256 * a + b, weights of two channels, has 16 bits
-    short = not paired or short_sums(interval.over(channels), channels // geometry.groups)
-    shift, multipliers = found
-    multipliers = multipliers * (channels // len(multipliers))
+    shift, multipliers, moved = found
+    multipliers, moved = (part * (channels // len(part)) for part in (multipliers, moved))
+    b = b.astype(object) + np.array(moved, object)
+    sums = [
+        (least + by, most + by)
+        for (least, most), by in zip(interval.over(channels), moved, strict=True)
+    ]
+    short = not paired or short_sums(sums, channels // geometry.groups)
     if geometry.groups == 1 and geometry.channels != channels:
         geometry = _as_row(geometry)
         w = w.reshape(channels, *geometry.kernel, -1)
