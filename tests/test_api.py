@@ -320,7 +320,7 @@ EXPECTED = (
         ("notes.txt", {},
          "notes.txt: expected an .onnx or .pt2 file, a training output folder, a checkpoint or a "
          "compiled folder, found a file ending in .txt; write ONNX with the tool that it is from, "
-         "or give a function of yours that gives the torch.nn.Module, as file.py:function"),
+         "or give a callable of yours that gives the torch.nn.Module, as file.py:callable"),
     ],
 )  # fmt: skip
 def test_loads_that_are_refused(source, options, message, tmp_path, monkeypatch):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from samebits import ledger, progress
+from samebits.codegen.lowering.cpu import CPUS, PORTABLE
 from samebits.codegen.packaging.seal import check_file
+from samebits.codegen.run.interface import read_report
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
 from samebits.excerpt import CUTS, WHOLE, Excerpt
@@ -79,6 +81,18 @@ class Model:
     def facts(self) -> FileFacts:
         """The metadata of a file of it."""
         return FileFacts(self.rate, "" if self.fidelity is None else self.fidelity.stored())
+
+    @cached_property
+    def cpu(self) -> str:
+        """The processor whose kernels the C of its package has, as the folder's report says; those
+        of any where it was read from no package of C."""
+        if self.package is None or not (self.package / ONNX_FILE).is_file():
+            return PORTABLE.name
+        try:
+            stated = read_report(self.package).get("cpu")
+        except InputError:
+            return PORTABLE.name
+        return stated if isinstance(stated, str) and stated in CPUS else PORTABLE.name
 
     @cached_property
     def real(self) -> Graph:

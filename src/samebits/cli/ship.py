@@ -37,6 +37,10 @@ def ship_command(
             help="The folder as make, cmake, arduino, zephyr, espidf or platformio has it.",
         ),
     ] = "make",
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Prefix of every name in C [default: model]."),
+    ] = None,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -98,6 +102,7 @@ def ship_command(
             calibration,
             out,
             package=package,
+            prefix=prefix,
             scheme=scheme,
             effort=effort,
             floor=floor,

@@ -292,7 +292,7 @@ def texts(
         "stack on Cortex-M, at most": report.stack_cortex_m,
     }
     files["README.md"] = readme(
-        graph, prefix, about.version, sizes, stream_functions(graph, prefix)
+        graph, prefix, about.version, sizes, stream_functions(graph, prefix), project
     )
     files[REPORT] = report.to_json()
     return files, report
