@@ -36,6 +36,7 @@ from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
+    from samebits.contract import Contract
     from samebits.data.options import PartReading
     from samebits.reports.html import Section
 
@@ -145,6 +146,7 @@ def ship(
     backends: Sequence[str] | None = None,
     board: str | None = None,
     sign: str | Path | None = None,
+    contract: Contract | Mapping[str, Any] | str | Path | None = None,
     example: Any = None,
     arch: str | None = None,
     **reading: Unpack[PartReading],
@@ -170,6 +172,7 @@ def ship(
     board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
                  processor, such as cortex-m3
     sign:        a key, as `Network.compile` takes it
+    contract:    as `Network.with_contract` takes it
 
     Raises InputError for options that do not apply, an `out` that holds other files, and a board or
     backend that cannot run here, all before any work; else as `quantize` and `Network.compile`.
@@ -184,6 +187,8 @@ def ship(
     how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
     wanted = floor_of(floor)
     net = _quantized(source, calibration, how, floor, example, arch, part)
+    if contract is not None:
+        net = net.with_contract(contract)
     net.check_fidelity(wanted)
     found = _verified(net, backends, cpu)
     on_board = None

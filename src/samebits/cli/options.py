@@ -212,6 +212,15 @@ Sign = Annotated[
         "in ssh-agent.",
     ),
 ]
+GivenContract = Annotated[
+    Path | None,
+    typer.Option(
+        "--contract",
+        metavar="FILE",
+        help="JSON of the model's own name and version, its classes and units: they stand in its "
+        "files and its C.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(

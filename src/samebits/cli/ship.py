@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import EXCERPT, SAMPLE_READING, Arch, AsJson, Quiet, Sign, reads
+from samebits.cli.options import (
+    EXCERPT,
+    SAMPLE_READING,
+    Arch,
+    AsJson,
+    GivenContract,
+    Quiet,
+    Sign,
+    reads,
+)
 from samebits.cli.output import show, working
 
 
@@ -83,6 +92,7 @@ def ship_command(
         ),
     ] = None,
     sign: Sign = None,
+    contract: GivenContract = None,
     arch: Arch = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -110,6 +120,7 @@ def ship_command(
             backends=names,
             board=board,
             sign=sign,
+            contract=contract,
             arch=arch,
             **reading,
         )

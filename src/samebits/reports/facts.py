@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from samebits.codegen.footprint import Footprint
+from samebits.contract import UNKNOWN
 from samebits.errors import SamebitsError
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
@@ -18,6 +19,7 @@ from samebits.npu.machine.assembly import to_text
 from samebits.npu.machine.image import firmware_sha256
 from samebits.npu.machine.program import Image, Program
 from samebits.reports.html import Section
+from samebits.reports.meaning import contract_lines
 from samebits.reports.page.layers import footprint_of, layers_of
 from samebits.reports.report import printable, section
 
@@ -117,6 +119,7 @@ def network_facts(model: Model) -> Facts:
             )
     if problem is not None:
         lines.append(f"no integer form: {problem}")
+    lines += contract_lines(model.meaning)
     if model.rate is not None:
         lines.append(f"made for recordings of {model.rate:,} samples per second")
     record |= {
@@ -129,6 +132,7 @@ def network_facts(model: Model) -> Facts:
         "formats": formats,
         "problem": problem,
         "rate": model.rate,
+        "contract": model.meaning.to_dict() if model.meaning != UNKNOWN else None,
         "sha256": sha256,
     }
     lines += hash_lines(sha256)

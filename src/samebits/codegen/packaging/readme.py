@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from samebits.codegen.header import LICENCE, ports, scale_parts
+from samebits.codegen.meaning import meaning_text
 from samebits.codegen.names import c_comment, wrapped_list
 from samebits.codegen.packaging.harness import filled
+from samebits.contract import UNKNOWN, Contract
 from samebits.ir.graph import Graph
 from samebits.ir.value import Value
 
@@ -68,9 +70,11 @@ def readme(
     memory: Mapping[str, int],
     functions: str,
     project: str = "make",
+    contract: Contract = UNKNOWN,
 ) -> str:
     """The text. memory: bytes by what they are; functions: lines about more functions; project:
-    whose layout the folder will have, of which a section at the end tells, if it is not make."""
+    whose layout the folder will have, of which a section at the end tells, if it is not make;
+    contract: what inputs and outputs mean."""
     arguments = ["&net", *(port for port, _ in ports(graph))]
     rows = [
         f"| `{port}` | {c_comment(value.name)} | {value.dtype} | {list(value.shape)} | "
@@ -90,7 +94,7 @@ def readme(
         "MODEL": prefix.upper(),
     }
     text = README.replace("@building@", MAKE if project == "make" else ELSEWHERE)
-    return filled(text, parts)
+    return filled(text, parts) + meaning_text(contract, ports(graph))
 
 
 def buffers(graph: Graph, prefix: str) -> list[str]:

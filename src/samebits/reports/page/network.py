@@ -16,6 +16,7 @@ from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
 from samebits.model import Model
 from samebits.quantization.causes import TensorLoss, causes
 from samebits.reports.html import Figures, Section
+from samebits.reports.meaning import contract_section
 from samebits.reports.page.arena import arena_section
 from samebits.reports.page.graph import graph_section
 from samebits.reports.page.layers import footprint_of, format_text, inputs_of, layers_of
@@ -84,6 +85,7 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
     found: list[Section | None] = [
         Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
+        contract_section(model.meaning),
         *facts.made,
         *run_sections(facts.run),
         graph_section(graph, layers),
