@@ -320,8 +320,8 @@ EXPECTED = (
         ("notes.txt", {},
          "notes.txt: expected an .onnx, .pt2 or .tflite file, a training output folder, a "
          "checkpoint or a compiled folder, found a file ending in .txt; write ONNX with the tool "
-         "that it is from, or give a function of yours that gives the torch.nn.Module, as "
-         "file.py:function"),
+         "that it is from, or give a callable of yours that gives the torch.nn.Module, as "
+         "file.py:callable"),
     ],
 )  # fmt: skip
 def test_loads_that_are_refused(source, options, message, tmp_path, monkeypatch):

@@ -16,15 +16,15 @@ WAYS = {
     ".h5": "tf2onnx.convert --keras",
     ".keras": 'model.export("model.onnx", format="onnx")',
     ".pb": "tf2onnx.convert --graphdef {path}",
-    ".jit": "as file.py:function: it builds the module from its class",
+    ".jit": "as file.py:callable: it builds the module from its class",
     ".torchscript": "torch.jit.load('{path}').state_dict()",
     ".pt": "loads these weights into it (torch.load with weights_only=True",
-    ".ckpt": "as file.py:function",
+    ".ckpt": "as file.py:callable",
     ".npy": "samples are given by --calibration",
     ".mlmodel": "export the model that it was made from to ONNX",
     ".trt": "give the ONNX file that it was built from",
     ".joblib": "skl2onnx.to_onnx",
-    ".py": "{path}:function",
+    ".py": "{path}:callable",
 }
 
 
@@ -74,6 +74,41 @@ def test_weights_in_safetensors(tmp_path):
     save_file({"w": torch.zeros(2)}, tmp_path / "w.safetensors")
     with pytest.raises(CheckpointError, match=r"builds their network and loads them, as file\.py:"):
         sb.load(tmp_path / "w.safetensors")
+
+
+SOURCE = """
+from torch import nn
+def make(): return nn.Linear(4, 3)
+def sized(n, m=3): return nn.Linear(n, m)
+def spread(*, n): return nn.Linear(n, 3)
+class Net(nn.Module):
+    def __init__(self, n=4): super().__init__()
+class Other(nn.Module):
+    def __init__(self, n): super().__init__()
+class Plain: ...
+raise RuntimeError("it is read, not run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (SOURCE, "{path}:make or {path}:Net"),
+        ("x = 1", "{path}:callable"),
+        ("def (", "{path}:callable"),
+        ("\0", "{path}:callable"),
+        ("(" * 100_000, "{path}:callable"),
+    ],
+)
+def test_source_is_searched_for_what_may_give_the_module(tmp_path, source, named):
+    path = tmp_path / "train.py"
+    path.write_text(source)
+    for call in (sb.load, lambda path: sb.quantize(path, torch.rand(8, 4))):
+        message = refused(call, path)
+        assert message.endswith(
+            f"found Python source; name the callable in it that gives the module: "
+            f"{named.format(path=path)}"
+        )
 
 
 def test_every_ending_stands_in_troubleshooting():

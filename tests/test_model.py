@@ -134,7 +134,7 @@ def test_wrong_suffix(tmp_path, name):
         path,
         "expected an .onnx, .pt2 or .tflite file, a training output folder, a checkpoint or a "
         f"compiled folder, found a file ending in {suffix}; write ONNX with the tool that it is "
-        "from, or give a function of yours that gives the torch.nn.Module, as file.py:function",
+        "from, or give a callable of yours that gives the torch.nn.Module, as file.py:callable",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -63,6 +64,46 @@ def test_a_module(tmp_path):
         "torch",
         "c",
     ]
+
+
+def test_two_networks_in_one_program(tmp_path):
+    """Each has a prefix of its own, and both link with one copy of the kernels."""
+    for name, net in (("wake", module()), ("gesture", nn.Sequential(nn.Linear(4, 2)))):
+        made = sb.ship(net, X, tmp_path / name, prefix=name, **ONLY)
+        assert made.compiled.memory.prefix == name
+        assert sb.load(made.folder).verify(backends=["c"])
+    main = tmp_path / "main.c"
+    main.write_text(
+        '#include "wake/wake.h"\n#include "gesture/gesture.h"\n'
+        "WAKE_INSTANCE(wake);\nGESTURE_INSTANCE(gesture);\n"
+        "int main(void) {\n"
+        "    static wake_input0_t a[WAKE_INPUT0_SIZE];\n"
+        "    static wake_output0_t b[WAKE_OUTPUT0_SIZE];\n"
+        "    static gesture_output0_t c[GESTURE_OUTPUT0_SIZE];\n"
+        "    return wake_selftest(&wake, a, b) | gesture_selftest(&gesture, a, c) << 1;\n"
+        "}\n"
+    )
+    sources = [*(tmp_path / "wake").glob("*.c"), *(tmp_path / "gesture").glob("*.c")]
+    kernels = tmp_path / "wake/samebits/samebits_kernels.c"
+    program = tmp_path / "app"
+    subprocess.run(
+        ["cc", f"-I{tmp_path}/wake", f"-I{tmp_path}", "-o", program, main, *sources, kernels],
+        check=True,
+    )
+    assert subprocess.run([program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prefix": "2nd"}, "expected a C identifier of at most 40 letters"),
+        ({"prefix": "test", "package": "cmake"}, "CMake has a target 'test' of its own"),
+    ],
+)
+def test_a_prefix_that_cannot_be_is_told_before_the_work(tmp_path, monkeypatch, options, said):
+    monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("it works"))
+    with pytest.raises(InputError, match=said):
+        sb.ship(module(), X, tmp_path / "out", **options)
 
 
 def test_it_is_quantize_verify_and_compile(tmp_path):

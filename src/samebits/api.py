@@ -32,6 +32,7 @@ from samebits.sources import called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
+    from samebits.contract import Contract
     from samebits.data import Dataset, LabelledReading
     from samebits.data.options import PartReading
     from samebits.reports.report import Report
@@ -80,6 +81,7 @@ def quantize(
     float_bias: bool | None = None,
     floor: float | str | None = None,
     state: Mapping[str, str | int] | str | None = None,
+    contract: Contract | Mapping[str, Any] | str | Path | None = None,
     example: Any = None,
     arch: str | None = None,
     **reading: Unpack[PartReading],
@@ -126,6 +128,8 @@ def quantize(
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
+    contract:    the model's name and version, and what its inputs and outputs mean, beside what its
+                 run and the calibration say (`Network.with_contract`)
     reading:     of files and folders, be they calibration, finetune or both: target, resize,
                  resample, colour, mean and std; of arrays: prepared (`data.Reading`); and shapes,
                  set, start_at and end_at of the source, as `load` takes them
@@ -144,13 +148,9 @@ def quantize(
     from samebits.ir.canonical import canonicalize
     from samebits.ir.fidelity import floor_of, lost_tensors
     from samebits.ir.lowering.check import check_lowerable
-    from samebits.quantization import (
-        Options,
-        judged,
-        quantize_network,
-        tie_states,
-    )
-    from samebits.samples import example_of, gather, in_memory, is_module, kept
+    from samebits.model import described
+    from samebits.quantization import Options, judged, quantize_network, tie_states
+    from samebits.samples import example_of, gather, in_memory, is_module, kept, meaning_of
     from samebits.verification.backends.onnxruntime import not_taken
     from samebits.verification.deployable import deployable
     from samebits.verification.fidelity import measured
@@ -168,7 +168,7 @@ def quantize(
                 raise InputError(f"{where}: --{option} does not apply to it{other}; leave it out")
         chosen, tuning = chosen.among(takes), chosen.among(tuned)
     calibration = kept(calibration)
-    name, given = str(source), called(source)
+    name, given, fed = str(source), called(source), (calibration, chosen)
     if example is None and is_module(given):  # both are of one reading
         calibration, chosen = in_memory(calibration, chosen), DataOptions()
         example = example_of(given, calibration, where)
@@ -177,6 +177,7 @@ def quantize(
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
         raise InputError(f"{net.source}: expected a float network, found: {_found(net)}")
+    net = Network(described(net.model, contract, meaning_of(net.model.real, *fed)))
     graph = tie_states(canonicalize(net.model.real), state)
     options = Options(
         plain={
@@ -198,7 +199,7 @@ def quantize(
     )
     options.check(graph)
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.earlier)
+    arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.known)
     quantized = quantize_network(graph, arrays, options, where)
     report = quantized.report
     made = deployable(replace(net.model, graph=quantized.graph))

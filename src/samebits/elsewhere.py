@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
-from samebits.entrance import opened
+from samebits.entrance import opened, read
 from samebits.errors import InputError
 
 
@@ -14,14 +16,16 @@ from samebits.errors import InputError
 class Foreign:
     """A kind of file that is not taken.
 
-    what: what such a file is. way: what gives a network of it that is taken; {path} stands for it
+    what: what such a file is. way: what gives a network of it that is taken; {path} stands for it,
+    {made} for the callables of Python source that may give one
     """
 
     what: str
     way: str
 
 
-CALLABLE = "a function of yours that gives the torch.nn.Module, as file.py:function"
+LARGEST_SOURCE, MOST_NAMED = 1 << 20, 5  # bytes of Python source; callables in a message
+CALLABLE = "a callable of yours that gives the torch.nn.Module, as file.py:callable"
 
 KERAS = Foreign(
     "a Keras model",
@@ -72,7 +76,7 @@ PADDLE = Foreign(
     "a PaddlePaddle model",
     "convert it: paddle2onnx --model_dir FOLDER --model_filename {path} --save_file model.onnx",
 )
-PYTHON = Foreign("Python source", "name the function in it that gives the module: {path}:function")
+PYTHON = Foreign("Python source", "name the callable in it that gives the module: {made}")
 
 FILES: dict[str, Foreign] = {  # by the ending of the name
     ".h5": KERAS,
@@ -116,7 +120,8 @@ def check_foreign(path: Path, expected: str) -> None:
     elif found is WEIGHTS and _is_script(path):
         found = SCRIPT
     if found is not None:
-        way = found.way.format(path=str(path))
+        made = _named(path) if found is PYTHON else ""
+        way = found.way.format(path=str(path), made=made)
         raise InputError(f"{path}: expected {expected}, found {found.what}; {way}")
 
 
@@ -132,6 +137,34 @@ def check_script(made: object, name: str) -> None:
             "build it from its class and load the state_dict() of this one into it, or export it "
             "to ONNX"
         )
+
+
+def _named(path: Path) -> str:
+    """The names of what can be called without arguments in Python source, which is read and not
+    run: path:name, ...; of none a placeholder."""
+    try:
+        tree = ast.parse(read(path, LARGEST_SOURCE))
+    except (InputError, OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return f"{path}:callable"
+    names = [node.name for node in tree.body if _is_callable(node)]
+    return " or ".join(f"{path}:{name}" for name in names[:MOST_NAMED]) or f"{path}:callable"
+
+
+def _is_callable(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:
+    """Whether a statement defines what can be called so: a function whose parameters all have
+    defaults, or a class with a base whose own initialiser is such a function."""
+    if isinstance(node, ast.FunctionDef):
+        return _required(node) == 0
+    made = [n for n in getattr(node, "body", []) if isinstance(n, ast.FunctionDef)]
+    starts = [_required(n) for n in made if n.name == "__init__"]
+    return isinstance(node, ast.ClassDef) and bool(node.bases) and starts in ([], [1])
+
+
+def _required(function: ast.FunctionDef) -> int:
+    """The number of arguments that a call must have."""
+    given = function.args
+    own = len(given.posonlyargs) + len(given.args) - len(given.defaults)
+    return own + sum(default is None for default in given.kw_defaults)
 
 
 def _is_script(path: Path) -> bool:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from samebits import ledger, progress
+from samebits.codegen.lowering.cpu import CPUS, PORTABLE
 from samebits.codegen.packaging.seal import check_file
+from samebits.codegen.run.interface import read_report
+from samebits.contract import UNKNOWN, Contract, given_contract, of_data
+from samebits.data.earlier import Earlier
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
 from samebits.excerpt import CUTS, WHOLE, Excerpt
@@ -29,7 +33,7 @@ from samebits.onnx.metadata import FileFacts
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.data.earlier import Earlier
+    from samebits.train.run.restore import TrainedModel
 
 CHECKPOINT = ".safetensors"
 ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
@@ -67,6 +71,8 @@ class Model:
     package:  the folder that it was read from as a whole: of C, of firmware or of a training run
     sources:  prefix and files of that C, once it is proved to be what samebits writes for the graph
               (`verification.package.checked`): what backends of generated C build
+    contract: what its inputs and outputs mean, as far as the file or its data says; `meaning` is
+              what is left of it where the graph was cut
     """
 
     source: str
@@ -78,11 +84,36 @@ class Model:
     fidelity: Fidelity | None = None
     package: Path | None = None
     sources: tuple[str, Mapping[str, bytes]] | None = None
+    contract: Contract = UNKNOWN
 
     @cached_property
     def facts(self) -> FileFacts:
         """The metadata of a file of it."""
-        return FileFacts(self.rate, "" if self.fidelity is None else self.fidelity.stored())
+        verdict = "" if self.fidelity is None else self.fidelity.stored()
+        return FileFacts(self.rate, verdict, self.meaning)
+
+    @cached_property
+    def meaning(self) -> Contract:
+        """The contract, without what is of other inputs and outputs than the graph has."""
+        return UNKNOWN if self.graph is None else self.contract.fitting(shapes_of(self.graph))
+
+    @cached_property
+    def cpu(self) -> str:
+        """The processor whose kernels the C of its package has, as the folder's report says; those
+        of any where it was read from no package of C."""
+        if self.package is None or not (self.package / ONNX_FILE).is_file():
+            return PORTABLE.name
+        try:
+            stated = read_report(self.package).get("cpu")
+        except InputError:
+            return PORTABLE.name
+        return stated if isinstance(stated, str) and stated in CPUS else PORTABLE.name
+
+    @cached_property
+    def known(self) -> Earlier | None:
+        """How data is read for it: as its run read its own, or as its contract says; None where
+        neither is known."""
+        return self.meaning.reading() if self.earlier is None else self.earlier
 
     @cached_property
     def real(self) -> Graph:
@@ -212,12 +243,16 @@ def load(
             check_file(path, ONNX_FILE)
         file = path / ONNX_FILE if within else path
         graph, known = read_graph(file, part=part, within=within), facts(file, within)
+        if part == WHOLE:
+            for text in known.contract.misfits(shapes_of(graph)):
+                progress.note(f"{path}: a contract in its metadata is left out in part: {text}")
         return Model(
             str(path),
             _held(graph, path),
             rate=known.rate,
             fidelity=restored(known.fidelity),
             package=within if part == WHOLE else None,
+            contract=known.contract,
         )
     if kind == "exported":
         return Model(str(path), _held(cut(_read_exported(path), part), path))
@@ -287,7 +322,14 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
         from samebits.pytorch import import_module
 
         graph = import_module(opened.model, (zero_input(opened.input_shape, opened.rows),))
-        return Model(str(path), graph, rate=opened.rate, earlier=opened.earlier, package=folder)
+        return Model(
+            str(path),
+            graph,
+            rate=opened.rate,
+            earlier=opened.earlier,
+            package=folder,
+            contract=_trained_contract(graph, opened),
+        )
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
     return Model(
@@ -297,7 +339,39 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
         rate=opened.rate,
         earlier=opened.earlier,
         package=folder,
+        contract=_trained_contract(graph, opened),
     )
+
+
+def _trained_contract(graph: Graph, opened: TrainedModel) -> Contract:
+    """The contract by the record of the run that made a network."""
+    names, earlier = (graph.own_inputs[0], graph.own_outputs[0]), opened.earlier
+    pixels = (earlier.options.mean, earlier.options.std) if earlier.pixels else None
+    return of_data(names, earlier.preparation, opened.task, opened.names, pixels)
+
+
+def described(
+    model: Model,
+    given: Contract | Mapping[str, Any] | str | Path | None,
+    fed: Contract = UNKNOWN,
+) -> Model:
+    """The model with the contract that its author gives, over its own, over what data says that it
+    is fed with. Raises InputError for what is no contract, or of other inputs and outputs."""
+    own = model.meaning.over(fed)
+    if given is None:
+        return replace(model, contract=own)
+    found = given_contract(given)
+    if wrong := found.misfits(shapes_of(model.real)):
+        raise InputError(
+            f"{model.source}: expected a contract of its inputs and outputs, found another: "
+            f"{wrong[0]}"
+        )
+    return replace(model, contract=found.over(own), package=None)
+
+
+def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs and outputs of a graph."""
+    return {name: graph.values[name].shape for name in (*graph.inputs, *graph.outputs)}
 
 
 def _read_exported(path: Path) -> Graph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Tra
 from samebits.settled import outside, settled
 
 if TYPE_CHECKING:
+    from samebits.contract import Contract
     from samebits.data import Reading
     from samebits.quantization import Fidelity, Held, QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
@@ -133,7 +134,7 @@ class Network(Reported):
         Raises InputError for samples that do not fit, or a backend that cannot run here.
         """
         from samebits.verification.inputs import dequantize, given_codes
-        from samebits.verification.run import reference_of
+        from samebits.verification.run import reference_of, run_float
 
         if self.kind == "float network":
             if backend is not None or codes:
@@ -141,7 +142,7 @@ class Network(Reported):
                     f"{self.source}: expected a quantized network for a backend and for codes, "
                     "found a float one; quantize it first, or leave backend and codes out"
                 )
-            return self._run_float(samples, reading)
+            return run_float(self.model, samples, reading)
         chosen = self._backend(backend or reference_of(self.model))
         arrays = chosen.run(self.model, given_codes(samples, self.model, 0, reading))
         found = zip(self.outputs, arrays, strict=True)
@@ -225,6 +226,25 @@ class Network(Reported):
         from samebits.verification.package import rebuild
 
         return rebuild(self.model, Path(out).absolute())
+
+    @property
+    def contract(self) -> Contract:
+        """The meaning of its inputs and outputs, as far as it is known."""
+        return self.model.meaning
+
+    @settled
+    def with_contract(self, contract: Contract | Mapping[str, Any] | str | Path) -> Network:
+        """The network with what its author says of it: its name and version, what inputs and
+        outputs mean. It stands in the files, the C and the pages that are made of it.
+
+        contract: a Contract, JSON data or the name of a file of it (docs/guide/files.md); what it
+                  leaves out stays as it was
+
+        Raises InputError for what is no contract, or of other inputs and outputs.
+        """
+        from samebits.model import described
+
+        return replace(self, model=described(self.model, contract))
 
     @settled
     def as_steps(self) -> Network:
@@ -442,7 +462,7 @@ class Network(Reported):
                 "quantize it first"
             )
         shape = self.inputs[0].shape[1:]
-        options, earlier = options_given(reading), self.model.earlier
+        options, earlier = options_given(reading), self.model.known
         data = given_data(data, input_shape=shape, options=options, earlier=earlier)
         if self.model.rate is not None:
             data.check_rate(self.model.rate)
@@ -618,20 +638,6 @@ class Network(Reported):
             except SamebitsError as error:
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
         return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
-
-    def _run_float(self, samples: Any, reading: Reading) -> dict[str, Array]:
-        from samebits.ir import interpreter
-        from samebits.quantization import samples_of
-        from samebits.verification.inputs import given_arrays, joined
-
-        graph = self.model.real
-        source = str(samples) if isinstance(samples, str | Path) else "samples"
-        given = samples_of(given_arrays(samples, graph, self.model, reading), graph, source)
-        found = [
-            interpreter.run(graph, [sample[name] for name in graph.inputs])
-            for sample in progress.track(given, "computing", len(given))
-        ]
-        return dict(zip(graph.outputs, joined(found), strict=True))
 
     def _backend(self, name: str) -> Any:
         from samebits.verification.registry import backend_named, check_needs

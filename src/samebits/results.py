@@ -278,7 +278,7 @@ class CompiledNetwork(Reported):
 
         assert self.model is not None
         made = [section(*part.blocks, title="Generated C") for part in self.report().sections[:1]]
-        facts = NetworkFacts(made=made, saved=str(self.folder))
+        facts = NetworkFacts(made=made, saved=str(self.folder), cpu=self.memory.cpu)
         return network_sections(self.model, kind_name(self.model), facts)
 
 

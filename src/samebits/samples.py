@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from samebits import data, ledger, progress
+from samebits.contract import UNKNOWN, Contract, of_data
 from samebits.data.archive import WHOLE_KEYS
 from samebits.data.earlier import Earlier
 from samebits.data.load import given_data
@@ -72,6 +73,22 @@ def gather(
     if is_frame(given):
         return _of_data(what, _of_frame(given, what, options, earlier), graph, what)
     return _checked(_of_arrays(given, graph, what), graph, what, options, earlier)
+
+
+def meaning_of(graph: Graph, given: Any, options: DataOptions) -> Contract:
+    """The contract of a network's input by data that it is given, where that says how it is fed:
+    columns and scales of a `Dataset`, values of pixels. Nothing is said of outputs: data for
+    another purpose may have their classes in another order."""
+    if len(graph.own_inputs) != 1 or not graph.own_outputs:
+        return UNKNOWN
+    names = graph.own_inputs[0], graph.own_outputs[0]
+    if isinstance(given, data.Dataset):
+        pixels = (given.options.mean, given.options.std) if given.pixels else None
+        return of_data(names, given.preparation, pixels=pixels)
+    images = len(graph.values[names[0]].shape) == 1 + IMAGE_AXES
+    if images and isinstance(given, str | Path) and "colour" in data.options_of(given):
+        return of_data(names, None, pixels=(options.mean, options.std))
+    return UNKNOWN
 
 
 def _of_arrays(given: Any, graph: Graph, what: str) -> dict[str, Array]:

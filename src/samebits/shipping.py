@@ -16,7 +16,7 @@ from samebits import api, progress
 from samebits.callables import is_callable_name
 from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.packaging.package import PAGE, check_folder, replace_folder
-from samebits.codegen.packaging.projects import PROJECTS
+from samebits.codegen.packaging.projects import check_name
 from samebits.codegen.packaging.signature import given_key, signature_of
 from samebits.codegen.run.interface import REPORT
 from samebits.codegen.run.targets import find_board
@@ -36,6 +36,7 @@ from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
+    from samebits.contract import Contract
     from samebits.data.options import PartReading
     from samebits.reports.html import Section
 
@@ -137,6 +138,7 @@ def ship(
     out: str | Path = "firmware",
     *,
     package: str = "make",
+    prefix: str | None = None,
     scheme: str | None = None,
     effort: str | None = None,
     floor: float | str = FLOOR,
@@ -144,6 +146,7 @@ def ship(
     backends: Sequence[str] | None = None,
     board: str | None = None,
     sign: str | Path | None = None,
+    contract: Contract | Mapping[str, Any] | str | Path | None = None,
     example: Any = None,
     arch: str | None = None,
     **reading: Unpack[PartReading],
@@ -159,6 +162,7 @@ def ship(
     calibration: as `quantize` takes it, as are scheme, effort and reading
     out:         folder to write: the package, model.onnx and report.html
     package:     make, cmake, arduino, zephyr, espidf or platformio
+    prefix:      of every name in C, by default `model`: two networks in one program take two
     floor:       dB that every output has to keep of the float network, measured on every fourth
                  sample; "none": whatever it keeps. Of a network that is quantized already, what its
                  file says counts
@@ -168,18 +172,23 @@ def ship(
     board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
                  processor, such as cortex-m3
     sign:        a key, as `Network.compile` takes it
+    contract:    as `Network.with_contract` takes it
 
     Raises InputError for options that do not apply, an `out` that holds other files, and a board or
     backend that cannot run here, all before any work; else as `quantize` and `Network.compile`.
     """
     out = Path(out)
-    cpu = _checked(package, cpu, backends, board)
+    prefix = "model" if prefix is None else prefix
+    check_name(package, prefix)
+    cpu = _checked(cpu, backends, board)
     check_folder(out)
     key = given_key(sign)
     part, reading = part_and_rest(reading)
     how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
     wanted = floor_of(floor)
     net = _quantized(source, calibration, how, floor, example, arch, part)
+    if contract is not None:
+        net = net.with_contract(contract)
     net.check_fidelity(wanted)
     found = _verified(net, backends, cpu)
     on_board = None
@@ -187,7 +196,7 @@ def ship(
         on_board = net.verify(BOARD_INPUTS, [board])
     if not found or (on_board is not None and not on_board):
         return Shipment(net, found, None, on_board, board)
-    compiled = _written(net, found, out, package, cpu, key)
+    compiled = _written(net, found, out, (package, prefix, cpu), key)
     return Shipment(net, found, compiled, on_board, board)
 
 
@@ -208,17 +217,11 @@ def _verified(net: Network, backends: Sequence[str] | None, cpu: str | None) -> 
     return replace(found, verdicts=(*found.verdicts, verdict))
 
 
-def _checked(
-    package: str, cpu: str | None, backends: Sequence[str] | None, board: str | None
-) -> str | None:
+def _checked(cpu: str | None, backends: Sequence[str] | None, board: str | None) -> str | None:
     """The processor that the C is for, after a look at options that would fail late.
 
     Raises InputError.
     """
-    if package not in PROJECTS:
-        raise InputError(
-            f"--package: expected one of {', '.join(PROJECTS)}, found {package[:60]!r}"
-        )
     if cpu is not None:
         find_cpu(cpu)
     if isinstance(backends, str):
@@ -306,14 +309,15 @@ def _written(
     net: Network,
     found: Verification,
     out: Path,
-    package: str,
-    cpu: str | None,
+    how: tuple[str, str, str | None],
     key: Path | None,
 ) -> CompiledNetwork:
-    """The package and the page, as one folder that takes the place of an earlier one."""
+    """The package and the page, as one folder that takes the place of an earlier one. how: the
+    package, its prefix and its processor."""
+    package, prefix, cpu = how
     with tempfile.TemporaryDirectory(prefix="samebits-") as work:
         folder = Path(work, "package")
-        compiled = net.compile(folder, package=package, cpu=cpu, sizes=True)
+        compiled = net.compile(folder, package=package, prefix=prefix, cpu=cpu, sizes=True)
         assert isinstance(compiled, CompiledNetwork)
         net.report(verified=found, saved=out).save(folder / PAGE)
         files = {

@@ -52,6 +52,15 @@ def test_bad_input_is_a_sentence(samebits, shelf):
     assert "--seed 3: expected samples random:N, which it draws, found none" in done.err
 
 
+@pytest.mark.parametrize("command", ["report", "profile"])
+@pytest.mark.parametrize("name", ["page.pdf", "page.png", "page.html.gz"])
+def test_an_ending_of_something_else_is_told_before_the_work(command, name, samebits, tmp_path):
+    done = samebits(command, tmp_path / "none.onnx", "--out", tmp_path / name)
+    assert done.code == 2
+    assert "expected a name ending in .html or .htm or .txt or nothing" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", [("report",), ("profile",), ("trace", "--inputs", "random:1")])
 def test_a_file_that_cannot_be_written_is_told_before_the_work(command, samebits, tmp_path):
     """No model is there, which would be told first otherwise."""

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from samebits.errors import SamebitsError
+from samebits.errors import InputError, SamebitsError
 from samebits.reports.html import Figure, Table
 from samebits.reports.report import Report, Reported, printable, section
 
@@ -87,11 +87,23 @@ def test_the_page_escapes_all_text(tmp_path):
 
 
 def test_other_names_are_text(tmp_path):
-    for name in ("report.txt", "report", "report.htm"):
+    for name in ("report.txt", "report", "REPORT.TXT"):
         path = REPORT.save(tmp_path / name)
         assert path == tmp_path / name
         assert path.read_text(encoding="utf-8") == f"{REPORT}\n"
     assert REPORT.save(str(tmp_path / "x.html")) == tmp_path / "x.html"
+    assert REPORT.save(tmp_path / "x.htm").read_bytes() == (tmp_path / "x.html").read_bytes()
+
+
+@pytest.mark.parametrize("ending", [".pdf", ".png", ".json", ".md"])
+def test_no_file_has_an_ending_of_what_it_is_not(tmp_path, ending):
+    with pytest.raises(InputError) as caught:
+        REPORT.save(tmp_path / f"page{ending}")
+    assert str(caught.value) == (
+        f"{tmp_path}/page{ending}: expected a name ending in .html, for a page, or .txt, for text, "
+        f"found {ending}; write the page, and print it from a browser"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

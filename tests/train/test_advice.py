@@ -37,7 +37,7 @@ def message(call, path="1"):
     return str(caught.value)
 
 
-FLOAT = "keep the module in float32 ({} of convert), or read values with .dequantize()"
+FLOAT = "keep the module in float32 ({} of convert), or go on in floats with .dequantize()"
 
 
 def test_an_operation_that_bfp_does_not_have():

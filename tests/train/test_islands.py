@@ -19,6 +19,7 @@ from samebits.train import (
     float_islands,
     load_state,
     model_input,
+    mse_loss,
 )
 
 
@@ -145,3 +146,56 @@ def test_wrong_paths_and_shared_parameters_are_refused(net):
         convert(net, keep_float=["middle", "memory"])
     with pytest.raises(InputError, match="give parameters that stay in float32 to an optimizer of"):
         SGD(convert(Net(), keep_float=["middle", "memory"]).parameters(), lr=0.1)
+
+
+# --- losses of floats -------------------------------------------------------------------------
+
+
+def gradients(loss_of):
+    torch.manual_seed(3)
+    model = convert(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)))
+    y = model(model_input(model, torch.randn(8, 4)))
+    loss_of(y, torch.zeros(8, 4)).backward()
+    return [(p.grad.codes, p.grad.exponent) for p in model.parameters()]
+
+
+def test_the_gradient_of_a_float_loss_is_rounded_once():
+    """y**2 over 32 elements has an exact gradient in binary64, so it must be that of our own loss,
+    bit for bit, in every layer."""
+    ours = gradients(mse_loss)
+    floats = gradients(lambda y, t: ((y.dequantize() - t.double()) ** 2).mean())
+    for (codes, exponent), (wanted, scale) in zip(floats, ours, strict=True):
+        assert torch.equal(codes, wanted)
+        assert exponent == scale
+
+
+@pytest.mark.parametrize("exponents", ["tensor", "row", "row-shift"])
+def test_a_loss_of_floats_trains_the_integers(exponents):
+    torch.manual_seed(0)
+    x = torch.randn(64, 16)
+    labels = x[:, :4].argmax(1)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = convert(net, exponents)
+    optimizer = SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(40):
+        scores = torch.log_softmax(model(model_input(model, x)).dequantize(), -1)
+        focal = (-((1 - scores.exp()) ** 2) * scores).gather(1, labels[:, None]).mean()
+        focal.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        found = model(model_input(model, x)).dequantize()
+    assert not found.requires_grad
+    assert (found.argmax(1) == labels).float().mean() > 0.9
+
+
+def test_values_alone_have_no_gradient():
+    model = convert(nn.Linear(4, 3))
+    y = model(model_input(model, torch.randn(2, 4)))
+    assert y.dequantize().requires_grad
+    assert y.dequantize().dtype == torch.float64
+    assert not y.detach().dequantize().requires_grad
+    with pytest.raises(NonFiniteError, match="tensor 'gradient of real numbers': expected finite"):
+        (y.dequantize() * torch.inf).sum().backward()
+    with pytest.raises(UnsupportedError, match=r"dequantize the logits, and take torch\.log_"):
+        nn.functional.log_softmax(y, 1).dequantize()

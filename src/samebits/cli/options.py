@@ -52,12 +52,15 @@ def real(help: str) -> Any:
     return typer.Option(parser=parse, metavar="NUMBER", help=help)
 
 
-def file_ending(suffix: str, help: str) -> Any:
-    """An option that takes the name of a file to write, refused before any work is done."""
+def file_ending(suffix: str, help: str, *others: str) -> Any:
+    """An option that takes the name of a file to write, refused before any work is done. others:
+    endings that it may have too."""
+    endings = (suffix, *others)
 
     def parse(text: str | Path) -> Path:
-        if Path(text).suffix != suffix:
-            raise typer.BadParameter(f"expected a name ending in {suffix}, found {str(text)!r}")
+        if Path(text).suffix.lower() not in endings:
+            words = " or ".join(each or "nothing" for each in endings)
+            raise typer.BadParameter(f"expected a name ending in {words}, found {str(text)!r}")
         return _place(text)
 
     return typer.Option(parser=parse, metavar="FILE", help=help)
@@ -199,7 +202,7 @@ Samples = Annotated[
 SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
 Page = Annotated[
     Path | None,
-    file_ending(".html", "Write the page of what was made, as samebits report does."),
+    file_ending(".html", "Write the page of what was made, as samebits report does.", ".htm"),
 ]
 Sign = Annotated[
     Path | None,
@@ -207,6 +210,15 @@ Sign = Annotated[
         metavar="KEY",
         help="Sign report.json by ssh-keygen: a private key of yours, or the public one of a key "
         "in ssh-agent.",
+    ),
+]
+GivenContract = Annotated[
+    Path | None,
+    typer.Option(
+        "--contract",
+        metavar="FILE",
+        help="JSON of the model's own name and version, its classes and units: they stand in its "
+        "files and its C.",
     ),
 ]
 Data = Annotated[

@@ -14,8 +14,8 @@ from samebits.cli.options import (
     Quiet,
     Samples,
     SampleSeed,
+    file_ending,
     reads,
-    written_file,
 )
 from samebits.cli.output import show, working
 
@@ -33,7 +33,10 @@ def profile_command(
     ] = "cortex-m3",
     inputs: Samples = "random:1",
     out: Annotated[
-        Path | None, written_file("The table and a chart as a page (.html), or text.")
+        Path | None,
+        file_ending(
+            ".html", "The table and a chart as a page (.html), or text (.txt).", ".htm", ".txt", ""
+        ),
     ] = None,
     arch: Arch = None,
     seed: SampleSeed = 0,

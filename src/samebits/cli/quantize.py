@@ -13,6 +13,7 @@ from samebits.cli.options import (
     Arch,
     AsJson,
     Floor,
+    GivenContract,
     Page,
     Quiet,
     file_ending,
@@ -166,6 +167,7 @@ def quantize_command(
             "[default: those that names or layers show].",
         ),
     ] = None,
+    contract: GivenContract = None,
     report: Page = None,
     arch: Arch = None,
     quiet: Quiet = False,
@@ -207,6 +209,7 @@ def quantize_command(
             float_bias=float_bias,
             floor=floor,
             state=_states_of(state),
+            contract=contract,
             arch=arch,
             **reading,
         )

@@ -13,8 +13,8 @@ from samebits.cli.options import (
     Arch,
     Quiet,
     SampleSeed,
+    file_ending,
     reads,
-    written_file,
 )
 from samebits.cli.output import working
 
@@ -29,7 +29,14 @@ def report_command(
         ),
     ],
     out: Annotated[
-        Path | None, written_file("The page (.html), or text [default: text on the terminal].")
+        Path | None,
+        file_ending(
+            ".html",
+            "The page (.html), or text (.txt) [default: text on the terminal].",
+            ".htm",
+            ".txt",
+            "",
+        ),
     ] = None,
     inputs: Annotated[
         str | None,

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import EXCERPT, SAMPLE_READING, Arch, AsJson, Quiet, Sign, reads
+from samebits.cli.options import (
+    EXCERPT,
+    SAMPLE_READING,
+    Arch,
+    AsJson,
+    GivenContract,
+    Quiet,
+    Sign,
+    reads,
+)
 from samebits.cli.output import show, working
 
 
@@ -37,6 +46,10 @@ def ship_command(
             help="The folder as make, cmake, arduino, zephyr, espidf or platformio has it.",
         ),
     ] = "make",
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Prefix of every name in C [default: model]."),
+    ] = None,
     scheme: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +92,7 @@ def ship_command(
         ),
     ] = None,
     sign: Sign = None,
+    contract: GivenContract = None,
     arch: Arch = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -98,6 +112,7 @@ def ship_command(
             calibration,
             out,
             package=package,
+            prefix=prefix,
             scheme=scheme,
             effort=effort,
             floor=floor,
@@ -105,6 +120,7 @@ def ship_command(
             backends=names,
             board=board,
             sign=sign,
+            contract=contract,
             arch=arch,
             **reading,
         )

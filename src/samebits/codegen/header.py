@@ -16,8 +16,10 @@ from samebits.arena import ALIGNMENT
 from samebits.codegen import stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.lowering.calls import CallList
+from samebits.codegen.meaning import meaning_lines
 from samebits.codegen.memory import MemoryLayout, byte_size
-from samebits.codegen.names import CTYPES, c_comment, c_string, wrapped_list
+from samebits.codegen.names import CTYPES, c_comment, c_string, continued, wrapped_list
+from samebits.contract import UNKNOWN, Contract
 from samebits.ir.graph import Graph
 from samebits.ir.integer.define import limits
 from samebits.ir.value import Value
@@ -31,12 +33,13 @@ class About:
     """Where generated text came from.
 
     version: of samebits. kernels: the symbol by which the kernel library is told from others.
-    sha256: of the model file beside the sources, or empty.
+    sha256: of the model file beside the sources, or empty. contract: what inputs and outputs mean.
     """
 
     version: str
     kernels: str
     sha256: str = ""
+    contract: Contract = UNKNOWN
 
 
 def header(
@@ -63,6 +66,7 @@ def header(
         "",
         *_promises(graph, prefix),
         *_ports(graph, prefix),
+        *meaning_lines(about.contract, ports(graph), prefix),
         *_memory(layout, blocked, prefix),
         *_instance(prefix, about),
         *_functions(calls, prefix),
@@ -211,7 +215,7 @@ def _scale(value: Value, name: str) -> list[str]:
 def _table(name: str, numbers: Sequence[Fraction]) -> list[str]:
     """A macro of numbers in binary64, for an array of them."""
     items = [float(number).hex() for number in numbers]
-    return _continued([f"#define {name}", *f"    {{{wrapped_list(items, 5)}}}".split("\n")])
+    return continued([f"#define {name}", *f"    {{{wrapped_list(items, 5)}}}".split("\n")])
 
 
 def _literal(number: int) -> str:
@@ -261,7 +265,7 @@ def _instance(prefix: str, about: About) -> list[str]:
         f"}} {prefix}_t;",
         "",
         "/* An instance with a static arena, ready to run. */",
-        *_continued(
+        *continued(
             [
                 f"#define {upper}_INSTANCE(name)",
                 f"    static SAMEBITS_ALIGNED {upper}_ARENA int64_t",
@@ -361,9 +365,3 @@ def _affine_code(name: str, kind: str, value: Value) -> list[str]:
 
 def _limit(number: int) -> str:
     return "INT32_MIN" if number == -(1 << 31) else str(number)
-
-
-def _continued(lines: Sequence[str]) -> list[str]:
-    """Lines of a macro, with the backslashes in one column."""
-    width = max(map(len, lines[:-1])) + 1
-    return [*(f"{line:<{width}}\\" for line in lines[:-1]), lines[-1]]

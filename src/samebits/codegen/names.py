@@ -56,3 +56,9 @@ def wrapped_list(texts: Sequence[str], column: int) -> str:
         else:
             lines[-1] += (" " if lines[-1] else "") + item
     return ("\n" + " " * column).join(lines)
+
+
+def continued(lines: Sequence[str]) -> list[str]:
+    """Lines of a macro, with the backslashes in one column."""
+    width = max(map(len, lines[:-1])) + 1
+    return [*(f"{line:<{width}}\\" for line in lines[:-1]), lines[-1]]

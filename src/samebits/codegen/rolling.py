@@ -40,9 +40,10 @@ PACKED = ("conv8_packed", "depthwise8_packed")
 BYTES = (TYPES["int8"], TYPES["uint8"])
 
 
-def calls_for(graph: Graph, cpu: Cpu) -> CallList:
-    """The kernel calls of a graph for a processor, compact where its memory counts most."""
-    calls = lower_to_calls(graph, cpu)
+def calls_for(graph: Graph, cpu: Cpu, draft: bool = False) -> CallList:
+    """The kernel calls of a graph for a processor, compact where its memory counts most. draft: as
+    `lower_to_calls` takes it."""
+    calls = lower_to_calls(graph, cpu, draft)
     return compact(calls) if cpu.small else calls
 
 

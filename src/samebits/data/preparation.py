@@ -49,13 +49,8 @@ class Preparation:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; numbers are binary64 and read back as they were."""
         return {
-            "features": [
-                {"name": f.name, "categories": list(f.categories)}
-                if f.scale is None
-                else {"name": f.name, "centre": f.scale.centre, "spread": f.scale.spread}
-                for f in self.features
-            ],
-            "targets": [{"centre": t.centre, "spread": t.spread} for t in self.targets],
+            "features": [feature_record(feature) for feature in self.features],
+            "targets": [scale_record(scale) for scale in self.targets],
             "classes": list(self.classes),
         }
 
@@ -64,13 +59,13 @@ class Preparation:
         """The preparation that `to_dict` has recorded; the record is untrusted. Raises InputError
         for anything else."""
         try:
-            _require(isinstance(record, Mapping))
+            require(isinstance(record, Mapping))
             features, targets, classes = (record[key] for key in PARTS)  # type: ignore[index]
             for part in (features, targets, classes):
-                _require(isinstance(part, list) and len(part) <= MAX_NAMES)
+                require(isinstance(part, list) and len(part) <= MAX_NAMES)
             return Preparation(
-                tuple(map(_feature, features)),
-                tuple(map(_scale, targets)),
+                tuple(map(feature_from, features)),
+                tuple(map(scale_from, targets)),
                 tuple(map(_text, classes)),
             )
         except (KeyError, TypeError):
@@ -102,18 +97,32 @@ class Preparation:
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def _feature(record: Any) -> Feature:
+def feature_record(feature: Feature) -> dict[str, Any]:
+    """A feature as JSON data."""
+    if feature.scale is None:
+        return {"name": feature.name, "categories": list(feature.categories)}
+    return {"name": feature.name, **scale_record(feature.scale)}
+
+
+def scale_record(scale: ColumnScale) -> dict[str, float]:
+    """A scale as JSON data."""
+    return {"centre": scale.centre, "spread": scale.spread}
+
+
+def feature_from(record: Any) -> Feature:
+    """The feature of a record, which is untrusted. Raises TypeError or KeyError."""
     if "categories" in record:
         categories = tuple(map(_text, record["categories"]))
-        _require(0 < len(categories) <= MAX_CATEGORIES)
+        require(0 < len(categories) <= MAX_CATEGORIES)
         return Feature(_text(record["name"]), None, categories)
-    return Feature(_text(record["name"]), _scale(record))
+    return Feature(_text(record["name"]), scale_from(record))
 
 
-def _scale(record: Any) -> ColumnScale:
+def scale_from(record: Any) -> ColumnScale:
+    """The scale of a record, which is untrusted. Raises TypeError or KeyError."""
     centre, spread = record["centre"], record["spread"]
-    _require(type(centre) is float and type(spread) is float)
-    _require(math.isfinite(centre) and 0 < spread < math.inf)
+    require(type(centre) is float and type(spread) is float)
+    require(math.isfinite(centre) and 0 < spread < math.inf)
     return ColumnScale(centre, spread)
 
 
@@ -123,7 +132,8 @@ def _text(found: object) -> str:
     return found
 
 
-def _require(good: bool) -> None:
+def require(good: bool) -> None:
+    """Raise TypeError for a record that is not as samebits writes it."""
     if not good:
         raise TypeError
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from onnx import ModelProto
 
+from samebits.contract import UNKNOWN, Contract
 from samebits.errors import InputError
 
 CLASSICAL = "ai.onnx.ml"  # the domain of classical models
 RATE = "samebits.rate"  # samples per second of the recordings that a model is made for
 FIDELITY = "samebits.fidelity"  # what quantization kept of the float network, as JSON
+CONTRACT = "samebits.contract"  # the meaning of inputs and outputs, as JSON
 STATES = "samebits.states"  # number of the last inputs, and of the last outputs, that are states
 
 
@@ -21,22 +23,26 @@ class FileFacts:
 
     rate:     samples per second of the recordings that it is made for
     fidelity: a verdict as text, not checked
+    contract: what its inputs and outputs mean
     """
 
     rate: int | None = None
     fidelity: str = ""
+    contract: Contract = UNKNOWN
 
     def properties(self) -> dict[str, str]:
         """As properties of a file."""
         rate = {} if self.rate is None else {RATE: str(self.rate)}
-        return {**rate, **({FIDELITY: self.fidelity} if self.fidelity else {})}
+        texts = {FIDELITY: self.fidelity, CONTRACT: self.contract.to_json()}
+        return {**rate, **{key: text for key, text in texts.items() if text}}
 
 
 def read_facts(model: ModelProto) -> FileFacts:
-    """The facts in an untrusted model's metadata. InputError for a rate that is no number."""
-    texts = [entry.value for entry in model.metadata_props if entry.key == FIDELITY]
+    """The facts in an untrusted model's metadata. InputError for a rate that is no number, and for
+    a contract that is none."""
+    texts = {entry.key: entry.value for entry in reversed(model.metadata_props)}
     rate = read_number(model, RATE, "samples per second", least=1)
-    return FileFacts(rate, texts[0] if texts else "")
+    return FileFacts(rate, texts.get(FIDELITY, ""), Contract.from_json(texts.get(CONTRACT, "")))
 
 
 def read_number(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from samebits.codegen.footprint import Footprint
+from samebits.contract import UNKNOWN
 from samebits.errors import SamebitsError
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
@@ -17,6 +19,8 @@ from samebits.npu.machine.assembly import to_text
 from samebits.npu.machine.image import firmware_sha256
 from samebits.npu.machine.program import Image, Program
 from samebits.reports.html import Section
+from samebits.reports.meaning import contract_lines
+from samebits.reports.page.layers import footprint_of, layers_of
 from samebits.reports.report import printable, section
 
 PORTS = 6  # inputs, outputs or states that a summary shows of each
@@ -86,8 +90,13 @@ def network_facts(model: Model) -> Facts:
     graph = real if integer is None else integer
     work, sha256 = multiply_adds(graph), graph_sha256(graph)
     formats = number_formats(real, integer)
-    lines = [*_port_lines(graph), f"layers: {counted(node.op for node in graph.nodes)}"]
-    lines.append(f"constants: {constant_bytes(graph):,} bytes")
+    held = None if integer is None else footprint_of(graph, model.cpu, draft=True)
+    layers = layers_of(graph, {}, held)
+    lines = [*_port_lines(graph), f"layers: {counted(layer.op for layer in layers)}"]
+    most = "" if held is None or held.exact else "at most "  # cubics take time
+    where = "" if held is None else " in C"
+    size = constant_bytes(graph) if held is None else held.constants
+    lines.append(f"constants: {most}{size:,} bytes{where}")
     lines.append(f"multiply-adds: {work:,} in a {'step' if graph.states else 'pass'}")
     lines.append(f"numbers: {formats}")
     record: dict[str, Any] = {"quantized": kind_name(model) != "float network"}
@@ -102,13 +111,15 @@ def network_facts(model: Model) -> Facts:
     if integer is not None:
         tables = transfer_tables(integer)
         record["tables"] = asdict(tables)
+        record["c"] = None if held is None else _held(held)
         if tables.pairs:
             lines.append(
-                f"tables: {tables.tables:,} ({tables.bytes:,} bytes) for {tables.pairs:,} transfer "
-                "functions"
+                f"tables: {tables.tables:,} ({most}{tables.bytes:,} "
+                f"bytes{where}) for {tables.pairs:,} transfer functions"
             )
     if problem is not None:
         lines.append(f"no integer form: {problem}")
+    lines += contract_lines(model.meaning)
     if model.rate is not None:
         lines.append(f"made for recordings of {model.rate:,} samples per second")
     record |= {
@@ -121,10 +132,21 @@ def network_facts(model: Model) -> Facts:
         "formats": formats,
         "problem": problem,
         "rate": model.rate,
+        "contract": model.meaning.to_dict() if model.meaning != UNKNOWN else None,
         "sha256": sha256,
     }
     lines += hash_lines(sha256)
     return Facts(lines, record, lambda: _graph_listing(model.graph or real, integer))
+
+
+def _held(held: Footprint) -> dict[str, Any]:
+    """Layers and constants of the C, as data."""
+    return {
+        "layers": len(held.layers),
+        "weights": held.weights,
+        "tables": held.tables,
+        "exact": held.exact,
+    }
 
 
 def _integer_form(model: Model) -> tuple[Graph | None, str | None]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samebits.errors import visible
+from samebits.errors import InputError, visible
 from samebits.files import write_atomically
 from samebits.reports.html import NUMBER, PageBlock, Paragraph, Section, Table, render_page
 from samebits.settled import settled
+
+PAGES, TEXTS = (".html", ".htm"), (".txt", "")  # endings of names of files, by what is written
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,23 @@ class Report:
         return {"text/plain": str(self)}
 
     def save(self, path: str | Path) -> Path:
-        """Write the report: a page where the name ends in .html, else text; its folder is made.
-        Raises SamebitsError where it cannot be written."""
+        """Write the report: a page where the name ends in .html or .htm, text where it ends in .txt
+        or in nothing; its folder is made. Raises InputError for another ending, SamebitsError where
+        it cannot be written."""
         path = Path(path)
-        text = self.html if path.suffix == ".html" else f"{self}\n"
+        check_ending(path)
+        text = self.html if path.suffix.lower() in PAGES else f"{self}\n"
         write_atomically(path, text.encode())
         return path
+
+
+def check_ending(path: Path) -> None:
+    """Raise InputError for the name of a report of a kind that is not written."""
+    if path.suffix.lower() not in (*PAGES, *TEXTS):
+        raise InputError(
+            f"{path}: expected a name ending in .html, for a page, or .txt, for text, found "
+            f"{path.suffix[:20]}; write the page, and print it from a browser"
+        )
 
 
 class Reported:

@@ -203,7 +203,7 @@ def _trained(path: Path, arch: str | None) -> tuple[str, Facts]:
     lines.append(f"parameters: {len(tensors)} tensors of {size:,} bytes")
     if checkpoint.exponents is not None:
         lines.append(f"frozen exponents at {len(checkpoint.exponents.sites)} places")
-    kept = ("input ", "output ", "state ", "layers: ", "multiply-adds: ")
+    kept = ("model ", "input ", "output ", "state ", "layers: ", "multiply-adds: ")
     lines += [line for line in network.lines if line.startswith(kept)] if network else []
     lines += [f"as a network: {problem}"] if problem else []
     lines += hash_lines(sha256)

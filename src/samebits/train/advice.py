@@ -11,12 +11,6 @@ from torch.utils._pytree import tree_leaves
 
 from samebits.train.callers import Caller, calling_module, calling_optimizer
 
-WITHOUT_GRADIENT = (
-    "dequantize() of a BFP tensor that carries gradients gives values without one: what is made of "
-    "them adds nothing to the gradients; use the losses of samebits.train to train on it, or read "
-    "values alone by .detach().dequantize() or under torch.no_grad()"
-)
-
 LAYERS = {
     "Hardtanh": "nn.ReLU6(), which is Hardtanh(0, 6)",
     "GLU": "a * torch.sigmoid(b) of a, b = x.chunk(2, dim)",
@@ -112,4 +106,4 @@ PLACES = ("layer '", "module '", "module of type ", "the model (")
 def _in_float(caller: Caller | None) -> str:
     path = caller.path if caller is not None else None
     way = f"keep_float=[{path!r}]" if path else "keep_float"
-    return f"keep the module in float32 ({way} of convert), or read values with .dequantize()"
+    return f"keep the module in float32 ({way} of convert), or go on in floats with .dequantize()"

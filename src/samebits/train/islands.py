@@ -11,22 +11,36 @@ from torch.utils._pytree import tree_map
 from samebits.errors import UnsupportedError
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
-from samebits.train.tensor import BFPTensor
+from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import BFPValue
 
 WORDS = "float32: bits depend on the machine here"
 
 
 def _to_real(x: BFPValue) -> Tensor:
-    """BFP -> float32; the gradient becomes bfp32 with one exponent."""
-    return x.values().float()
+    """BFP -> float64; the gradient becomes bfp32 with one exponent."""
+    return x.values()
 
 
 def _to_real_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
-    return BFPValue(*quantize_real(grad, 32, "gradient of a float module"))
+    return BFPValue(*quantize_real(grad, 32, "gradient of real numbers"))
 
 
 TO_REAL = TrainingOperation("ToReal", _to_real, _to_real_gradient)
+
+
+def _dequantize(x: BFPTensor) -> Tensor:
+    """The values of a tensor that carries gradients, which carry them on: a loss of floats."""
+    if x.along is not None:
+        raise UnsupportedError(
+            "dequantize: expected BFP values, found log-probabilities, whose gradient is that by "
+            "logits; dequantize the logits, and take torch.log_softmax of that"
+        )
+    found: Tensor = TO_REAL(x)
+    return found
+
+
+FUNCTIONS[Tensor.dequantize] = _dequantize
 
 
 def _from_real(x: Tensor, name: str, by_rows: bool, bits: int) -> BFPValue:
@@ -64,7 +78,7 @@ class Island(nn.Module):
                 f"float module {self.island[0]!r}: expected BFP values, found log-probabilities, "
                 "whose gradient is that by logits; keep log_softmax in the float module too"
             )
-        return TO_REAL(value)
+        return TO_REAL(value).float()
 
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():

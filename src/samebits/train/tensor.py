@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import warnings
 from collections.abc import Callable
 from ctypes import c_int64
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -162,11 +161,12 @@ class BFPTensor(torch.Tensor):
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents).
 
-        -inf where a mask excludes them. They carry no gradient, of which a UserWarning tells where
-        one is recorded for this tensor.
+        -inf where a mask excludes them. Where a gradient is recorded for this tensor they carry it:
+        what comes back in floats is rounded once, to bfp32. Of log-probabilities, whose gradient is
+        that by logits, they are an UnsupportedError then.
         """
         if self.grad_fn is not None and torch.is_grad_enabled():
-            warnings.warn(advice.WITHOUT_GRADIENT, stacklevel=2)
+            return cast(Tensor, FUNCTIONS[Tensor.dequantize](self))
         return self.value.values()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -230,7 +230,7 @@ class BFPTensor(torch.Tensor):
         raise _MissingError(
             f"BFP tensors are integers and have no {func}: expected a samebits.train layer or "
             "optimizer, or one of add, mul, mean, cat, activations, poolings, reshape, permute, "
-            "indexing; read values with .dequantize()"
+            "indexing; go on in floats with .dequantize()"
         )
 
     def as_value(self) -> BFPValue:

@@ -85,7 +85,7 @@ def evaluate_model(
     """
     graph = model.graph
     if graph is None:
-        given = given_data(data, options=options, earlier=model.earlier, whole=whole)
+        given = given_data(data, options=options, earlier=model.known, whole=whole)
         outputs = Concordant("torch").run(model, firmware_images(model, given))
         program = model.program
         arithmetic = f"npu (native dimension {program.native}, mantissa {program.mantissa})"
@@ -94,7 +94,7 @@ def evaluate_model(
         fixed = bool(shapes) and not graph.states  # a step graph takes sequences of any length
         shape = shapes[0] if fixed else None
         given = given_data(
-            data, input_shape=shape, options=options, earlier=model.earlier, whole=whole
+            data, input_shape=shape, options=options, earlier=model.known, whole=whole
         )
         if model.rate is not None:
             given.check_rate(model.rate)
@@ -107,7 +107,7 @@ def evaluate_model(
         else:
             outputs, arithmetic = PyTorch().run(model, image_codes(model, given)), "integer"
     scaled = given.preparation is not None and not isinstance(data, Dataset)
-    if scaled and (model.earlier is None or model.earlier.preparation is None):
+    if scaled and (model.known is None or model.known.preparation is None):
         progress.note(f"{given.source}: {SCALED}")
     if given.task == "classification":
         _say_classes(outputs[0], given)

@@ -202,7 +202,7 @@ def given_arrays(
     """Arrays by name, for a graph of a model, of what `gather` takes: all samples. reading: of a
     file or folder."""
     options = options_given(reading)
-    return gather(given, graph, options=options, rate=model.rate, earlier=model.earlier, whole=True)
+    return gather(given, graph, options=options, rate=model.rate, earlier=model.known, whole=True)
 
 
 def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE) -> list[Array]:

@@ -42,7 +42,7 @@ def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> P
     source: what messages call the model. Errors as `codegen.packaging.package.package`.
     """
     graph, facts = from_bytes(data, source)
-    model = Model(source, graph, rate=facts.rate)
+    model = Model(source, graph, rate=facts.rate, contract=facts.contract)
     beside: dict[str, str | bytes] = {ONNX_FILE: data}
     if model.rate is not None:
         texts = audio.texts(LogMel.at(model.rate))
@@ -54,6 +54,7 @@ def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> P
         cpu=cpu,
         project=project,
         beside=beside,
+        contract=model.meaning,
     )
 
 

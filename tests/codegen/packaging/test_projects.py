@@ -163,6 +163,19 @@ def test_files_stay_inside_and_sources_stay_as_they_are(project: str) -> None:
     assert found["report.json"] == files["report.json"]  # by which the folder is known again
 
 
+@pytest.mark.parametrize("project", ["make", *OTHERS])
+def test_a_readme_promises_what_its_folder_has(project: str, tmp_path: Path) -> None:
+    """Commands and paths of the layout make are told of that layout alone."""
+    graph = GraphBuilder("net")
+    x = graph.input("x", "int8", (1, 4))
+    total = graph.add("add", [x, x], {"factors": (1, 1), "offset": 0})
+    write_package(graph.build([total]), tmp_path / "out", project=project)
+    text = (tmp_path / "out/README.md").read_text()
+    assert ("make test" in text) == (tmp_path / "out/Makefile").exists() == (project == "make")
+    assert ("`samebits/samebits_kernels.c`" in text) == (project == "make")
+    assert "@" not in text
+
+
 @pytest.mark.parametrize("project", OTHERS)
 def test_readme_gets_a_short_section(project: str) -> None:
     text = str(arranged(project, adder(), ABOUT)["README.md"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import samebits as sb
 from samebits.npu.machine.check import check
 from samebits.npu.simulator.counts import count
-from samebits.reports.page.firmware import chain_facts, firmware_sections
+from samebits.reports.page.firmware import ChainFacts, _utilisation, chain_facts, firmware_sections
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "firmware"
 PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.nnp"))
@@ -19,7 +21,7 @@ def chains_of(name):
     net = sb.load(EXAMPLES / f"{name}.nnp")
     program, image = net.model.program, net.model.image
     statements = check(program, image)
-    return program, statements, chain_facts(program, statements)
+    return program, statements, chain_facts(program, image, statements)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -46,6 +48,36 @@ def test_utilisation_is_what_is_not_padding():
     _, _, chains = chains_of("lstm")
     used = {chain.used for chain in chains if chain.used is not None}
     assert used == {40 * 20 / (6 * 256), 40 * 40 / (9 * 256)}
+
+
+@pytest.mark.parametrize(
+    ("convolution", "products"),
+    [
+        (nn.Conv2d(1, 16, 3), 16 * 9 * 36),  # in 9 columns of tiles, one lane of 16 used
+        (nn.Conv2d(8, 8, 3, groups=8), 8 * 9 * 36),  # tiles hold zeros between groups
+    ],
+)
+def test_utilisation_of_a_page_is_the_networks_share_of_the_work(tmp_path, convolution, products):
+    torch.manual_seed(0)
+    channels = convolution.out_channels
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 16))
+    net = sb.load(
+        nn.Sequential(convolution, nn.ReLU(), *head).eval(),
+        example=torch.rand(1, convolution.in_channels, 8, 8),
+    )
+    made = net.compile(tmp_path, target="npu", native_dim=16)
+    figures = firmware_sections(sb.load(made.path).model, None)[0].blocks[1]
+    values = {what: value for what, value, _ in figures.items}
+    total = int(values["multiply-adds"].replace(",", ""))
+    assert values["utilisation"] == f"{100 * (products + 16 * channels) / total:.1f} %"
+
+
+def test_utilisation_is_unknown_where_tiles_are_loaded_at_run_time():
+    """Nothing is said of a whole program of which one chain is not known."""
+    chains = [ChainFacts(0, 1, "", "", 1, 10, 1.0, ()), ChainFacts(1, 2, "", "", 1, 1, None, ())]
+    assert _utilisation(chains[:1]) == 1.0
+    assert _utilisation(chains) is None
+    assert _utilisation([]) is None
 
 
 def test_the_sections_of_a_page():

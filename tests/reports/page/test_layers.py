@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
+from samebits.codegen.footprint import footprint
 from samebits.codegen.run.profile import LayerCost
 from samebits.ir import Value
 from samebits.ir.figures import constant_bytes, multiply_adds
 from samebits.quantization.causes import TensorLoss
 from samebits.reports.page.arena import arena_map, arena_section
 from samebits.reports.page.graph import graph_section
-from samebits.reports.page.layers import byte_size, layers_of, stored_values
+from samebits.reports.page.layers import byte_size, layers_of
 from samebits.reports.page.rows import layer_table
 from samebits.reports.page.weights import weights_section
 from tiny_models import quantized_graph
@@ -27,7 +28,7 @@ def integer():
 
 @pytest.fixture(scope="module")
 def layers(integer):
-    return layers_of(integer, stored_values(integer)[0], {})
+    return layers_of(integer, {}, footprint(integer))
 
 
 def test_every_node_is_in_one_layer(integer, layers):
@@ -35,7 +36,7 @@ def test_every_node_is_in_one_layer(integer, layers):
     assert [layer.op for layer in layers if layer.tone == "product"] == ["linear", "linear"]
     assert "requantize" not in [layer.op for layer in layers]
     assert sum(layer.multiply_adds for layer in layers) == multiply_adds(integer)
-    assert sum(layer.weight_bytes for layer in layers) == constant_bytes(integer)
+    assert sum(layer.weight_bytes for layer in layers) >= footprint(integer).constants
     keys = {layer.key for layer in layers} | set(integer.inputs)
     assert {source for layer in layers for source in layer.reads} <= keys
     assert set(integer.outputs) <= keys
@@ -43,8 +44,9 @@ def test_every_node_is_in_one_layer(integer, layers):
 
 def test_float_graphs_have_a_layer_for_every_node():
     graph = quantized_graph()
-    found = layers_of(graph, list(graph.values), {})
+    found = layers_of(graph, {})
     assert [layer.key for layer in found] == [node.output for node in graph.nodes]
+    assert sum(layer.weight_bytes for layer in found) >= constant_bytes(graph)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ LOSS = TensorLoss(4.0, 3.0, 1.0, None, 0.015, True, 21.04, -1.0, 2.0, (1, 2, 3))
 
 def test_the_table_of_the_layers(layers):
     costs = {"cortex-m3": [LayerCost(layers[0].key, "linear", ("linear8",), (1, 8), 1234, 32)]}
-    table = layer_table([], layers, {layers[0].key: LOSS}, costs)
+    table = layer_table([], layers, {layers[0].key: LOSS}, costs, 300)
     titles = [title for title, _ in table.columns]
     assert {len(row.cells) for row in table.rows} == {len(titles)} == {len(table.totals)}
     first = dict(zip(titles, table.rows[0].cells, strict=True))
@@ -69,13 +71,13 @@ def test_the_table_of_the_layers(layers):
     assert first["lost by"] == "activations rounded 75 %\nactivations clipped 25 %"
     assert table.rows[0].histogram.counts == (1, 2, 3)
     assert [row.key for row in table.rows] == [f"layer-{i}" for i in range(1, len(layers) + 1)]
-    assert "SQNR, dB" not in [title for title, _ in layer_table([], layers, {}, {}).columns]
+    assert "SQNR, dB" not in [title for title, _ in layer_table([], layers, {}, {}, 300).columns]
 
 
 def test_the_graph_links_to_rows(integer, layers):
     section = graph_section(integer, layers)
     boxes = section.blocks[1].boxes
-    keys = {row.key for row in layer_table([], layers, {}, {}).rows}
+    keys = {row.key for row in layer_table([], layers, {}, {}, 300).rows}
     assert {box.item.key for box in boxes if box.item.key} == keys
     assert sum(box.item.tone == "port" for box in boxes) == 2
     names = {box.item.name for box in boxes}

@@ -39,7 +39,7 @@ def test_states_of_a_recurrent_network():
 
 
 def test_the_section_draws_each(net):
-    section = tables_section(net.model.integer, net.model.real)
+    section = tables_section(net.model.integer, net.model.real, False)
     captions = [block.caption for block in section.blocks if isinstance(block, Figure)]
     assert len(captions) == 2
     assert all("steps from the function" in caption for caption in captions)
@@ -50,11 +50,11 @@ def test_where_the_function_is_unknown_the_entries_are_shown(net):
     integer = net.model.integer
     (first, _) = table_curves(integer, integer)
     assert first.function is None
-    section = tables_section(integer, integer)
+    section = tables_section(integer, integer, False)
     assert "the real function is not in this file" in section.blocks[1].caption
 
 
 def test_no_tables_no_section():
     torch.manual_seed(0)
     net = sb.quantize(nn.Linear(4, 3), torch.randn(8, 4))
-    assert tables_section(net.model.integer, net.model.real) is None
+    assert tables_section(net.model.integer, net.model.real, False) is None

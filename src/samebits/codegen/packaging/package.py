@@ -34,6 +34,7 @@ from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.packaging.signature import sign, signature_of
 from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
+from samebits.contract import UNKNOWN, Contract
 from samebits.csrc import flat, source
 from samebits.entrance import read
 from samebits.errors import InputError, UnsupportedError
@@ -172,6 +173,7 @@ def package(
     cpu: str = "portable",
     project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
+    contract: Contract = UNKNOWN,
 ) -> Package:
     """The C of an integer graph as a package; `replace_folder` seals it.
 
@@ -179,7 +181,7 @@ def package(
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
     cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
-    folder, by name
+    folder, by name. contract: what inputs and outputs mean, for the header and README.md
 
     Raises InputError for a bad prefix or project, and vectors that do not fit; UnsupportedError for
     a target or an operator that has no C.
@@ -189,7 +191,13 @@ def package(
     model = beside.get(MODEL_FILE)
     sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
     files, report = texts(
-        graph, prefix=prefix, vectors=vectors, cpu=cpu, sha256=sha256, project=project
+        graph,
+        prefix=prefix,
+        vectors=vectors,
+        cpu=cpu,
+        sha256=sha256,
+        project=project,
+        contract=contract,
     )
     sources = _bytes(files)
     others = {name: beside[name] for name in beside if project == "make" or not own(name)}
@@ -224,9 +232,10 @@ def texts(
     cpu: str = "portable",
     sha256: str = "",
     project: str = "make",
+    contract: Contract = UNKNOWN,
 ) -> tuple[dict[str, str], PackageReport]:
     """The files of a package by name, and its report. sha256: of the model file beside them.
-    project: whose layout they will have, for the report."""
+    project: whose layout they will have, for the report; contract: as `package` takes it."""
     prefix = checked_prefix(prefix)
     processor = find_cpu(cpu)
     calls = calls_for(graph, processor)
@@ -235,7 +244,7 @@ def texts(
     constants = Constants(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
-    about = About(version(GENERATOR), kernel_symbol(processor), sha256)
+    about = About(version(GENERATOR), kernel_symbol(processor), sha256, contract)
     files = {
         f"{prefix}.h": header(calls, memory, blocked, prefix, about),
         f"{prefix}.c": emit.source(
@@ -292,7 +301,7 @@ def texts(
         "stack on Cortex-M, at most": report.stack_cortex_m,
     }
     files["README.md"] = readme(
-        graph, prefix, about.version, sizes, stream_functions(graph, prefix)
+        graph, prefix, about.version, sizes, stream_functions(graph, prefix), project, contract
     )
     files[REPORT] = report.to_json()
     return files, report

@@ -141,6 +141,19 @@ _LAYOUTS = {
 PROJECTS = ("make", *_LAYOUTS)
 
 
+def check_name(project: str, prefix: str) -> None:
+    """Raise InputError for another project than those, and for a prefix that it cannot have."""
+    if project not in PROJECTS:
+        raise InputError(
+            f"--package: expected one of {', '.join(PROJECTS)}, found {project[:60]!r}"
+        )
+    if checked_prefix(prefix) in TARGETS and project == "cmake":
+        raise InputError(
+            f"prefix of the generated C: CMake has a target {prefix!r} of its own; choose another "
+            "prefix, such as 'model'"
+        )
+
+
 def arranged(
     project: str, files: Mapping[str, str | bytes], manifest: Manifest
 ) -> dict[str, str | bytes]:
@@ -152,10 +165,7 @@ def arranged(
     Raises InputError for another project, for files that are no such package, and for a text of
     `manifest` that the project's files cannot hold.
     """
-    if project not in PROJECTS:
-        raise InputError(
-            f"project of the package: expected one of {', '.join(PROJECTS)}, found {project[:60]!r}"
-        )
+    check_name(project, manifest.prefix)
     if project == "make":
         return dict(files)
     layout = _LAYOUTS[project]
@@ -191,12 +201,7 @@ def arranged(
 
 def _check(files: Mapping[str, str | bytes], manifest: Manifest, project: str) -> None:
     """InputError unless the files are a package of the prefix, by paths that any tool reads."""
-    prefix = checked_prefix(manifest.prefix)
-    if project == "cmake" and prefix in TARGETS:
-        raise InputError(
-            f"prefix of the generated C: CMake has a target {prefix!r} of its own; choose another "
-            "prefix, such as 'model'"
-        )
+    prefix = manifest.prefix
     for name in files:
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name, re.ASCII) or ".." in name.split("/"):
             raise InputError(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from samebits.codegen.header import LICENCE, ports, scale_parts
+from samebits.codegen.meaning import meaning_text
 from samebits.codegen.names import c_comment, wrapped_list
 from samebits.codegen.packaging.harness import filled
+from samebits.contract import UNKNOWN, Contract
 from samebits.ir.graph import Graph
 from samebits.ir.value import Value
 
@@ -30,9 +32,7 @@ int main(void) {
 }
 ```
 
-Compile `@model@.c`, `@model@_constants.c` and `samebits/samebits_kernels.c`; the folder is the only
-include path. The header is C++ too. `make test` runs the test vectors of `test/` on this machine.
-
+@building@
 - `@MODEL@_INSTANCE(name)` defines an instance with a static arena;
   `@model@_init(&net, arena)` makes one over memory of your own. Functions write to nothing else:
   two threads take two instances.
@@ -54,10 +54,27 @@ Flash for code, and RAM and stack by target: `samebits compile` prints them for 
 """
 
 
+MAKE = """\
+Compile `@model@.c`, `@model@_constants.c` and `samebits/samebits_kernels.c`; the folder is the only
+include path. The header is C++ too. `make test` runs the test vectors of `test/` on this machine.
+"""
+ELSEWHERE = """\
+The last section says how a build system takes this folder. The header is C++ too.
+"""
+
+
 def readme(
-    graph: Graph, prefix: str, version: str, memory: Mapping[str, int], functions: str
+    graph: Graph,
+    prefix: str,
+    version: str,
+    memory: Mapping[str, int],
+    functions: str,
+    project: str = "make",
+    contract: Contract = UNKNOWN,
 ) -> str:
-    """The text. memory: bytes by what they are; functions: lines about more functions."""
+    """The text. memory: bytes by what they are; functions: lines about more functions; project:
+    whose layout the folder will have, of which a section at the end tells, if it is not make;
+    contract: what inputs and outputs mean."""
     arguments = ["&net", *(port for port, _ in ports(graph))]
     rows = [
         f"| `{port}` | {c_comment(value.name)} | {value.dtype} | {list(value.shape)} | "
@@ -76,7 +93,8 @@ def readme(
         "model": prefix,
         "MODEL": prefix.upper(),
     }
-    return filled(README, parts)
+    text = README.replace("@building@", MAKE if project == "make" else ELSEWHERE)
+    return filled(text, parts) + meaning_text(contract, ports(graph))
 
 
 def buffers(graph: Graph, prefix: str) -> list[str]:

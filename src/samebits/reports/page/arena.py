@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from samebits.arena import aligned
 from samebits.codegen.lowering.calls import CallList
-from samebits.codegen.lowering.lower import lower_to_calls
+from samebits.codegen.lowering.cpu import PORTABLE, find_cpu
 from samebits.codegen.memory import MemoryLayout, layout
+from samebits.codegen.rolling import calls_for
 from samebits.errors import SamebitsError
 from samebits.ir import Graph
 from samebits.reports.html import Figures, Fold, PageBlock, Paragraph, Section, Table
@@ -71,10 +72,10 @@ def _states(memory: MemoryLayout) -> str:
     return f" Next states lie behind it, in {more:,} bytes." if more else ""
 
 
-def arena_section(graph: Graph) -> Section:
-    """The arena of the generated C; a sentence where there is none."""
+def arena_section(graph: Graph, cpu: str = PORTABLE.name) -> Section:
+    """The arena of the C for a processor; a sentence where there is none."""
     try:
-        calls = lower_to_calls(graph)
+        calls = calls_for(graph, find_cpu(cpu))
         memory = layout(calls)
     except SamebitsError as error:
         return Section(
@@ -89,6 +90,7 @@ def arena_section(graph: Graph) -> Section:
         if not over
         else f"{over:,} more than the lower bound, which no plan beats"
     )
+    processor = "any processor" if cpu == PORTABLE.name else cpu
     blocks: list[PageBlock] = [
         Figures(
             [
@@ -98,7 +100,7 @@ def arena_section(graph: Graph) -> Section:
             ]
         ),
         Paragraph(
-            f"Every bar is a buffer of the C for any processor: its width says from which layer to "
+            f"Every bar is a buffer of the C for {processor}: its width says from which layer to "
             f"which it lives, its height its bytes. The highest address is {found.peak:,}: {least}."
             + _states(memory)
         ),

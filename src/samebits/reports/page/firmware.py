@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from samebits.model import Model
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement, bases, read_offsets
 from samebits.npu.machine.check import check
 from samebits.npu.machine.image import firmware_sha256
-from samebits.npu.machine.program import QUEUE, Program
+from samebits.npu.machine.program import QUEUE, Image, Program
 from samebits.npu.simulator.counts import count
 from samebits.reports.html import Figures, Paragraph, Section, Table
 from samebits.reports.page.drawing import Item, drawing
 from samebits.reports.page.verdict import BackendsCompared, verdict_section
 from samebits.reports.report import printable
 
+Array = np.ndarray[Any, Any]
 MOST = 200  # chains in one drawing
 
 
@@ -27,7 +29,7 @@ class ChainFacts:
     """A chain of the program.
 
     executions: in one run; products: of a tile and a vector, in one run
-    used:   share of the multiplications that are not with padding, None where no hint says it
+    used:   share of the multiplications by weights other than zero, None where it is not known
     after:  places of the chains whose results it reads, or whose place it takes
     """
 
@@ -41,14 +43,19 @@ class ChainFacts:
     after: tuple[int, ...]
 
 
-def chain_facts(program: Program, statements: Sequence[Statement]) -> list[ChainFacts]:
+def chain_facts(
+    program: Program, image: Image, statements: Sequence[Statement]
+) -> list[ChainFacts]:
     """The chains in the order of the program, the body of a loop once."""
     counts = {one.line: one for one in count(statements, program.native).chains}
-    tiles = {
-        hint.address: hint.shape
-        for hint in program.hints
-        if hint.kind == "tensor" and hint.memory == "mrf" and len(hint.shape) == 2
+    loaded = {
+        address
+        for chain in _chains(statements)
+        for memory, addresses in _writes(chain)
+        if memory == "mrf"
+        for address in addresses
     }
+    tiles = {at: tile for at, tile in image.entries.get("mrf", {}).items() if at not in loaded}
     writers: dict[str, dict[int, int]] = {}
     found: list[ChainFacts] = []
     seen: dict[int, int] = {}
@@ -66,10 +73,6 @@ def chain_facts(program: Program, statements: Sequence[Statement]) -> list[Chain
         for memory, addresses in _writes(chain):
             writers.setdefault(memory, {}).update(dict.fromkeys(addresses, place))
         counted = counts.get(chain.line)
-        shape = tiles.get(chain.mvm_address) if chain.mvm_address is not None else None
-        used = None
-        if shape is not None:
-            used = min(1.0, shape[0] * shape[1] / (chain.rows * chain.columns * program.native**2))
         found.append(
             ChainFacts(
                 place,
@@ -78,11 +81,22 @@ def chain_facts(program: Program, statements: Sequence[Statement]) -> list[Chain
                 _what(chain),
                 counted.executions if counted else 1,
                 counted.products if counted else 0,
-                used,
+                _used(chain, tiles),
                 tuple(sorted(after)),
             )
         )
     return found
+
+
+def _used(chain: Chain, tiles: Mapping[int, Array]) -> float | None:
+    """The share of a chain's multiplications that are by weights other than zero: neither padding
+    nor, of grouped convolutions, other groups. tiles: those that nothing loads while it runs."""
+    if chain.mvm_address is None:
+        return None
+    places = range(chain.mvm_address, chain.mvm_address + chain.rows * chain.columns)
+    if not all(place in tiles for place in places):
+        return None
+    return float(np.mean([np.count_nonzero(tiles[place]) / tiles[place].size for place in places]))
 
 
 def _chains(statements: Sequence[Statement]) -> Iterator[Chain]:
@@ -142,13 +156,9 @@ def firmware_sections(
             *found,
             Section("Chains", [Paragraph(f"The program is not legal: {printable(str(error))}")]),
         ]
-    chains = chain_facts(program, statements)
+    chains = chain_facts(program, model.image, statements)
     work = count(statements, program.native)
-    known = [chain for chain in chains if chain.used is not None and chain.products]
-    weighed = sum(chain.products for chain in known)
-    used = (
-        sum((chain.used or 0.0) * chain.products for chain in known) / weighed if weighed else None
-    )
+    used = _utilisation(chains)
     figures = Figures(
         [
             ("instructions", f"{len(program.instructions):,}", ""),
@@ -157,7 +167,7 @@ def firmware_sections(
             (
                 "utilisation",
                 "unknown" if used is None else f"{100 * used:.1f} %",
-                "of them without padding",
+                "of them by weights that are not 0",
             ),
             ("native dimension", f"{program.native}", f"mantissa {program.mantissa} bits"),
         ]
@@ -167,6 +177,16 @@ def firmware_sections(
     found.append(_table(chains))
     found.append(_memories(model))
     return found
+
+
+def _utilisation(chains: Sequence[ChainFacts]) -> float | None:
+    """The share of all multiplications that are by weights other than zero; None where that of a
+    chain is not known, and where there are none."""
+    products = [chain for chain in chains if chain.products]
+    if not products or any(chain.used is None for chain in products):
+        return None
+    total = sum(chain.products for chain in products)
+    return sum((chain.used or 0.0) * chain.products for chain in products) / total
 
 
 def _graph(program: Program, chains: Sequence[ChainFacts]) -> Section:
@@ -213,8 +233,8 @@ def _table(chains: Sequence[ChainFacts]) -> Section:
     ]
     keys = [f"chain-{chain.place + 1}" for chain in chains]
     text = (
-        "Utilisation is the share of a matrix's multiplications that are not with padding; it says "
-        "nothing of time."
+        "Utilisation is the share of a chain's multiplications by weights other than 0, of which "
+        "padding has none; it says nothing of time."
     )
     return Section("Chains", [Paragraph(text), Table(columns, rows, code=("does",), keys=keys)])
 

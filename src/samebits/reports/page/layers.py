@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from samebits.codegen.footprint import Footprint, footprint
+from samebits.codegen.lowering.cpu import find_cpu
 from samebits.errors import SamebitsError
 from samebits.ir import Graph, Node, Trait, Value, has
 from samebits.ir.figures import node_multiply_adds
@@ -41,14 +43,14 @@ class NetworkLayer:
 
 
 def layers_of(
-    graph: Graph, stored: Sequence[str], formats: Mapping[str, str]
+    graph: Graph, formats: Mapping[str, str], found: Footprint | None = None
 ) -> list[NetworkLayer]:
-    """The layers of a graph in the order of computation.
+    """The layers of a graph in the order of computation. The nodes of values that are not stored
+    are merged with the next one that is.
 
-    stored:  values that are kept; the nodes of what is not are merged with the next one that is
-    formats: of values, in words
+    formats: of values, in words; found: what the C holds, if there is any
     """
-    kept = set(stored) | set(graph.outputs)
+    kept = set(stored_values(graph, found)) | set(graph.outputs)
     consumers = graph.consumers()
     owner: dict[str, str] = {}
     for node in reversed(graph.nodes):
@@ -62,7 +64,10 @@ def layers_of(
     for node in graph.nodes:
         groups.setdefault(owner[node.name], []).append(node)
     made = {output: owner[node.name] for node in graph.nodes for output in node.outputs}
-    return [_layer(graph, key, nodes, made, formats) for key, nodes in groups.items()]
+    layers = [_layer(graph, key, nodes, made, formats) for key, nodes in groups.items()]
+    if found is None:
+        return layers
+    return [replace(layer, weight_bytes=found.layers.get(layer.key, 0)) for layer in layers]
 
 
 def inputs_of(graph: Graph, formats: Mapping[str, str]) -> list[NetworkLayer]:
@@ -136,12 +141,18 @@ def format_text(dtype: str, quantization: Quantization | None) -> str:
     return f"{dtype}, scale {many}, zero {quantization.zero_point}"
 
 
-def stored_values(graph: Graph) -> tuple[list[str], str | None]:
-    """The values that C stores, and why it is not known which, if it is not."""
-    from samebits.codegen.lowering.lower import lower_to_calls
-
+def footprint_of(graph: Graph, cpu: str, draft: bool = False) -> Footprint | None:
+    """Layers and constants of the C of a graph for a processor; None where it has none."""
     try:
-        return [entry.value for entry in lower_to_calls(graph).entries], None
-    except SamebitsError as error:
-        apart = {node.inputs[0] for node in graph.nodes if node.op == "requantize"}
-        return [name for n in graph.nodes for name in n.outputs if name not in apart], str(error)
+        return footprint(graph, find_cpu(cpu), draft)
+    except SamebitsError:
+        return None
+
+
+def stored_values(graph: Graph, found: Footprint | None) -> list[str]:
+    """The values that are stored: those of the C, or, without any, all but sums that are at once
+    rounded."""
+    if found is not None:
+        return list(found.layers)
+    apart = {node.inputs[0] for node in graph.nodes if node.op == "requantize"}
+    return [name for n in graph.nodes for name in n.outputs if name not in apart]

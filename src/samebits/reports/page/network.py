@@ -16,9 +16,10 @@ from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
 from samebits.model import Model
 from samebits.quantization.causes import TensorLoss, causes
 from samebits.reports.html import Figures, Section
+from samebits.reports.meaning import contract_section
 from samebits.reports.page.arena import arena_section
 from samebits.reports.page.graph import graph_section
-from samebits.reports.page.layers import format_text, inputs_of, layers_of, stored_values
+from samebits.reports.page.layers import footprint_of, format_text, inputs_of, layers_of
 from samebits.reports.page.rows import layers_section
 from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
@@ -40,6 +41,7 @@ class NetworkFacts:
     costs:    instructions of its layers by board; uncounted: why there are none of a board
     cost:     sections on what quantization cost; made: on what was made of it
     run:      the folder of the training run; saved: where the network lies, for commands
+    cpu:      the processor that its C is for, by default the model's own
     """
 
     compared: BackendsCompared | None = None
@@ -51,6 +53,7 @@ class NetworkFacts:
     made: Sequence[Section] = ()
     run: Path | None = None
     saved: str = ""
+    cpu: str = ""
 
 
 def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Section]:
@@ -58,15 +61,17 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     real = model.real
     integer, problem = _integer(model, kind)
     graph = real if integer is None else integer
-    stored, uncompiled = stored_values(graph)
+    cpu = facts.cpu or model.cpu
+    held = None if integer is None else footprint_of(graph, cpu)
     formats = _formats(real, graph)
-    layers = layers_of(graph, stored, formats)
+    layers = layers_of(graph, formats, held)
+    constants = constant_bytes(graph) if held is None else held.constants
     losses = _losses(real, graph, facts) if facts.samples else {}
     notes = _notes(kind, facts, losses, problem)
     figures = Figures(
         [
             ("layers", f"{len(layers):,}", ""),
-            ("constants", f"{constant_bytes(graph):,}", "bytes"),
+            ("constants", f"{constants:,}", "bytes" if held is None else "bytes in C"),
             ("multiply-adds", f"{multiply_adds(graph):,}", "in a step" if graph.states else ""),
             (
                 "largest output",
@@ -80,13 +85,14 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
     found: list[Section | None] = [
         Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
+        contract_section(model.meaning),
         *facts.made,
         *run_sections(facts.run),
         graph_section(graph, layers),
-        layers_section(inputs_of(graph, formats), layers, losses, facts.costs, notes),
-        arena_section(graph) if uncompiled is None and integer is not None else None,
+        layers_section(inputs_of(graph, formats), layers, losses, facts.costs, notes, constants),
+        None if held is None else arena_section(graph, cpu),
         weights_section(graph, layers),
-        None if integer is None else tables_section(integer, real),
+        None if integer is None else tables_section(integer, real, held is not None),
         Section(COST, cost) if cost else None,
     ]
     return [part for part in found if part is not None]

@@ -47,8 +47,10 @@ def layer_table(
     layers: Sequence[NetworkLayer],
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
+    constants: int,
 ) -> LayerTable:
-    """losses: by the key of the layer or input; costs: of boards by name."""
+    """losses: by the key of the layer or input; costs: of boards by name; constants: bytes of all
+    layers together, which may share some."""
     keys = input_keys(inputs) | layer_keys(layers)
     columns = [("stored as", False), ("constants, bytes", True), ("output, bytes", True)]
     columns += [("multiply-adds", True)]
@@ -68,7 +70,7 @@ def layer_table(
         if loss is not None:
             shape = Histogram(loss.counts, f"{loss.low:.3g}", f"{loss.high:.3g}")
         rows.append(LayerRow(keys[layer.key], printable(layer.name), layer.op, cells, shape))
-    totals = ["", f"{sum(layer.weight_bytes for layer in layers):,}", ""]
+    totals = ["", f"{constants:,}", ""]
     totals += [f"{sum(layer.multiply_adds for layer in layers):,}"]
     totals += [f"{sum(found.values()):,}" for found in counts]
     totals += [""] * (len(columns) - len(totals))
@@ -87,7 +89,8 @@ def layers_section(
     losses: Mapping[str, TensorLoss],
     costs: Mapping[str, Sequence[LayerCost]],
     notes: Sequence[str],
+    constants: int,
 ) -> Section:
     """The table with sentences on what its columns are and on what is missing."""
     blocks: list[PageBlock] = [Paragraph(note) for note in notes]
-    return Section(TITLE, [*blocks, layer_table(inputs, layers, losses, costs)])
+    return Section(TITLE, [*blocks, layer_table(inputs, layers, losses, costs, constants)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.codegen.lowering.lower import table_bytes
 from samebits.errors import SamebitsError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.integer.transfer import transfer_tables
@@ -127,15 +128,16 @@ def _evaluated(real: Graph, chain: Sequence[Node], x: Array) -> Array | None:
     return values.astype(np.float64) if values.shape == x.shape else None
 
 
-def tables_section(integer: Graph, real: Graph) -> Section | None:
+def tables_section(integer: Graph, real: Graph, compiled: bool) -> Section | None:
     """Every table as a curve beside its function, with the error below; None without tables."""
     curves = table_curves(integer, real)
     if not curves:
         return None
-    t = transfer_tables(integer)
+    t = transfer_tables(integer, table_bytes) if compiled else transfer_tables(integer)
+    size = f"{t.bytes:,} bytes{' in C' if compiled else ''}"
     text = (
         f"{t.pairs:,} functions between two tensors of codes are lookups in {t.tables:,} tables of "
-        f"{t.bytes:,} bytes; every entry is the real function, rounded once."
+        f"{size}; every entry is the real function, rounded once."
     )
     if len(curves) > MOST:
         text += f" The first {MOST} are drawn."

@@ -131,7 +131,7 @@ def read_checkpoint(path: Path, within: Path | None = None) -> Checkpoint:
             raise CheckpointError(
                 f"{path}: expected a checkpoint written by samebits, found a safetensors file "
                 "without its header; give a training output folder, or of weights of another tool "
-                "a function that builds their network and loads them, as file.py:function"
+                "a callable that builds their network and loads them, as file.py:callable"
             )
         # The header of another kind of file of samebits is the name of its format.
         document = {"format": header} if header.startswith("samebits-") else json.loads(header)

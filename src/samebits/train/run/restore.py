@@ -52,6 +52,8 @@ class TrainedModel:
     rate: int | None  # as Dataset.rate
     rows: bool = False  # as Dataset.rows
     earlier: Earlier = NONE  # how its data was read
+    task: str = TASKS[0]
+    names: tuple[str, ...] = ()  # of its classes, labels or targets, where they have any
 
 
 @ledger.load()
@@ -118,9 +120,23 @@ def open_trained(
     if config.numerics == "bfp" and checkpoint.exponents is None:
         raise _without_exponents(found, checkpoint, engine.model, input_shape, rows)
     earlier = earlier_reading(found, checkpoint)
-    return TrainedModel(
-        found, engine.model, checkpoint.exponents, input_shape, classes, rate, rows, earlier
-    )
+    task = str(checkpoint.config.get("task", TASKS[0]))
+    names = _names(checkpoint, earlier, task)
+    about = rate, rows, earlier, task, names if len(names) == classes else ()
+    return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, *about)
+
+
+def _names(checkpoint: Checkpoint, earlier: Earlier, task: str) -> tuple[str, ...]:
+    """Names of the outputs of a run, as its record has them: those of a table's classes or targets,
+    or of folders."""
+    if task == "classification" and earlier.preparation is not None:
+        return earlier.preparation.classes
+    if task in ("regression", "multilabel"):
+        return earlier.options.target
+    found = checkpoint.config.get("class_names")
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        return ()
+    return tuple(found)
 
 
 def zero_input(shape: Shape, rows: bool) -> torch.Tensor:
