@@ -59,7 +59,7 @@ def test_rows_fit_their_codes(k, kind, bits, exponents, size):
 
 
 @pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64])
-@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 6, 70), (40, 21, 20), (2, 3, 4, 5)])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (40, 21, 20), (2, 3, 4, 5)])
 def test_rows_share_any_axes(k, kind, shape, threads):
     """Every way to share exponents and rows, also by axes that take turns, in both orders of
     memory."""
@@ -70,7 +70,8 @@ def test_rows_share_any_axes(k, kind, shape, threads):
     v[:, -1] >>= 25
     if len(shape) == 4:
         v = v.contiguous(memory_format=torch.channels_last)
-    for own in itertools.product((True, False), repeat=2 * len(shape)):
+    ways = itertools.product((True, False), repeat=2 * len(shape))
+    for bits, own in zip(itertools.cycle((8, 16, 32)), ways, strict=False):
         e_shape, size = (
             [n if kept else 1 for n, kept in zip(shape, part, strict=True)]
             for part in (own[: len(shape)], own[len(shape) :])
@@ -78,10 +79,9 @@ def test_rows_share_any_axes(k, kind, shape, threads):
         if tuple(size) == shape:
             continue
         e = torch.randint(-30, 30, e_shape, generator=draw)
-        for bits in (8, 16, 32):
-            found = k.requantize_blocks(v, e, 3, size, bits, limited=False)
-            wanted = rows.requantize(v, e + 3, size, bits, limited=False)
-            assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
+        found = k.requantize_blocks(v, e, 3, size, bits, limited=False)
+        wanted = rows.requantize(v, e + 3, size, bits, limited=False)
+        assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
         found, wanted = k.shorten_blocks(v, e, 0, size), rows.shorten(v, e, size)
         assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
         if kind is not torch.int16:

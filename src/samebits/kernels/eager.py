@@ -117,6 +117,7 @@ class Eager(BatchNorms):
     def requantize(
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
+        """By rows with the exponents of an activation's rows."""
         if isinstance(exponent, Tensor):
             size = rows.row_size(acc.shape)
             if divisor == 1:

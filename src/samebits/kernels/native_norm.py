@@ -26,7 +26,7 @@ class NativeNorm(NativeRecurrence):
         running: tuple[Tensor, Tensor] | None,
         eps: float,
         bits: int,
-    ) -> tuple[Part, Tensor, Tensor, int]:
+    ) -> tuple[Part, Tensor, Tensor, int] | None:
         """The statistics, the scalars, and a pass that writes."""
         samples = len(z) if isinstance(exponent, Tensor) else 1
         z = rows(z)
@@ -61,7 +61,7 @@ class NativeNorm(NativeRecurrence):
         scalars: Tensor,
         training: bool,
         wants_input: bool,
-    ) -> tuple[Part | None, WholePart, WholePart]:
+    ) -> tuple[Part | None, WholePart, WholePart] | None:
         """The sums, the scalars, a pass for the largest magnitude, and one that writes."""
         samples = len(z) if isinstance(e_z, Tensor) else 1
         g, z = rows(g), rows(z)

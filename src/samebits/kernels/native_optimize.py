@@ -131,10 +131,9 @@ def _trained(entry: Entry) -> tuple[Any, ...]:
         word_pointer(entry.codes, count, I8),
         word_pointer(entry.delayed, count, I16),
         pointer(one, 1, I64),
-        pointer(entry.exponent if rows else None, rows, I8),
-        rows,
         ctypes.addressof(entry.largest),
+        pointer(entry.exponent if rows else None, rows, I8),
         *(*moments, None, None)[:2],
         ctypes.pointer(entry.numbers),
-        *(count, entry.limit, entry.place, entry.group),
+        *(count, rows, entry.limit, entry.place, entry.group),
     )

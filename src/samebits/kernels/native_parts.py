@@ -63,8 +63,10 @@ class NativeParts(Eager):
         return CELL()
 
     def _rows(self, v: Tensor, *exponents: Exponent) -> int | None:
-        """How many rows exponents tell v to have, 1 if they are numbers; None if they are others
-        than those of rows."""
+        """The number of rows of v that have an exponent each: 1 where all exponents are numbers.
+
+        None where they are not those of rows.
+        """
         size = row_size(v.shape)
         given = [e for e in exponents if isinstance(e, Tensor)]
         if not all(e.shape == size for e in given) or not v.numel():

@@ -149,12 +149,10 @@ class NativeUpdate(NativeParts):
     ) -> Tensor:
         """Row by row, rows that lie in memory one after the other."""
         moved = exponent.clone()
-        shifts = (update.shift + formats.DELAYED_BITS - moved).clamp(min=-900)
         count, of = codes.numel(), codes.shape[0]
         state = (*state_pointers(codes, delayed), byref(update_struct(update, count)))
-        places = (pointer(v, of, I64) for v in (shifts, moved))
         sizes = (limit, of, count // max(of, 1), _threads())
-        self._c.samebits_lazy_rows(*state, *places, *sizes)
+        self._c.samebits_lazy_rows(*state, pointer(moved, of, I64), *sizes)
         return moved
 
 

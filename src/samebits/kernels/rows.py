@@ -63,7 +63,7 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
 
 
 class Passes(Protocol):
-    """What the kernels in use have for sums of several exponents."""
+    """The part of the kernels in use that scales and requantizes."""
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """`scale`."""

@@ -327,7 +327,7 @@ def placed(v: Any, routine: Routine) -> Placed:
 
 
 def found(v: Placed) -> Any:
-    """What lies at a place, in memory of its own."""
+    """The number or tensor at a place, in memory of its own."""
     if isinstance(v, Place):
         return v.value
     return v.clone() if isinstance(v, Tensor) else v

@@ -42,26 +42,23 @@ typedef struct {
     double beta1, beta2, coupled, decoupled, eps;
 } Options;
 
-/* One parameter: W, A and e_W, or with exponents by rows all e_W (else NULL); max|J| where the last
- * update left it (-1: unknown, as of rows), and the version of W that this is true of; V, or M and
- * S. `place`: among all parameters, for its random bits. Its
+/* One parameter: W, A and e_W, or by rows all e_W (else NULL); max|J| where the last update left it
+ * (-1: unknown, as of rows), and the version of W that this is true of; V, or M and S. `place`: among all parameters, for its random bits. Its
  * gradient has the next `parts` of the list. */
 typedef struct {
     int8_t *w;
     int16_t *a;
-    int64_t *exponent;
+    int64_t *exponent, *largest;
     int8_t *exponents;
-    int64_t rows;
-    int64_t *largest;
     int16_t *moment, *root;
     Numbers *numbers;
-    int64_t size, limit, place, group, parts;
+    int64_t size, rows, limit, place, group, parts;
 } Trained;
 
-/* Memory of a step: directions and sums of the largest parameter, addends of the longest sum, two
- * numbers of every row. */
+/* Memory of a step: a number of each row, directions and sums of the largest parameter, addends of
+ * the longest sum. */
 typedef struct {
-    int64_t *shifts, *exponents;
+    int64_t *numbers;
     int16_t *direction;
     int32_t *sum;
     Addend *addends;
@@ -91,12 +88,11 @@ static int64_t weight_exponent(const Trained *t) {
     return most;
 }
 
-/* sign * e_W + by of every row, at least -900; NULL where there are none. */
-static const int64_t *row_shifts(const Trained *t, int64_t sign, int64_t by, const Desk *desk) {
-    if (!t->exponents) return NULL;
+/* e_W + by of every row, at least -900; NULL where there are none. */
+static const int64_t *row_shifts(const Trained *t, int64_t by, const Desk *desk) {
     for (int64_t r = 0; r < t->rows; r++)
-        desk->shifts[r] = SAMEBITS_MAX(sign * t->exponents[r] + by, -900);
-    return desk->shifts;
+        desk->numbers[r] = SAMEBITS_MAX(t->exponents[r] + by, -900);
+    return t->exponents ? desk->numbers : NULL;
 }
 
 /* v * 2**k, as far as binary64 goes; of a v > 0 never less than that. */
@@ -233,18 +229,13 @@ static Update update_by(const Trained *t, const Options *o, const int16_t *p, in
 }
 
 static void lazy_rows(const Trained *t, Update u, const Desk *desk) {
-    const int64_t *shifts = row_shifts(t, -1, u.shift + 15, desk);
-    for (int64_t r = 0; r < t->rows; r++) desk->exponents[r] = t->exponents[r];
-    samebits_lazy_rows(t->w, t->a, &u, shifts, desk->exponents, t->limit, t->rows,
-                       t->size / t->rows, desk->threads);
-    for (int64_t r = 0; r < t->rows; r++) t->exponents[r] = (int8_t)desk->exponents[r];
+    int64_t *e = desk->numbers;
+    for (int64_t r = 0; r < t->rows; r++) e[r] = t->exponents[r];
+    samebits_lazy_rows(t->w, t->a, &u, e, t->limit, t->rows, t->size / t->rows, desk->threads);
+    for (int64_t r = 0; r < t->rows; r++) t->exponents[r] = (int8_t)e[r];
 }
 
 static void lazy_update(const Trained *t, Update u, const Desk *desk) {
-    if (t->exponents) {
-        lazy_rows(t, u, desk);
-        return;
-    }
     int threads = desk->threads;
     int64_t bits = u.shift + TOP_FIELD + 26, n = t->size, tops[2]; /* every |u| <= 2**bits */
     if (bits < 40 && (int64_t)1 << SAMEBITS_MAX(bits, 0) <= room_of(t)) {
@@ -292,7 +283,7 @@ static Terms sgd_terms(const Trained *t, const Options *o, Gradient g, int64_t *
                    .w = t->w,
                    .a = t->a,
                    .v = momentum ? t->moment : NULL,
-                   .rows = o->decay ? row_shifts(t, 1, o->decay_exponent - 15 - e, desk) : NULL,
+                   .rows = o->decay ? row_shifts(t, o->decay_exponent - 15 - e, desk) : NULL,
                    .row_size = t->rows ? t->size / t->rows : 0,
                    .decay = o->decay,
                    .momentum = momentum,
@@ -367,7 +358,7 @@ static void sgd(const Trained *t, const Options *o, const Part *parts, Draw draw
         p = desk->direction;
         e_p = sgd_direction(t, o, g, nearest, p, desk);
     }
-    if (o->lr) lazy_update(t, update_by(t, o, p, e_p, draw), desk);
+    if (o->lr) (t->exponents ? lazy_rows : lazy_update)(t, update_by(t, o, p, e_p, draw), desk);
 }
 
 /* --- Adam (4) ------------------------------------------------------------------------------- */
@@ -395,7 +386,7 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
                        .a = t->a,
                        .first = t->moment,
                        .root = t->root,
-                       .rows = row_shifts(t, 1, -15, desk),
+                       .rows = row_shifts(t, -15, desk),
                        .row_size = t->rows ? t->size / t->rows : 0,
                        .scale_g = power_of_two(g.exponent),
                        .scale_a = t->exponents ? 0 : power_of_two(*t->exponent - 15),
@@ -420,7 +411,7 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
     terms.base_root = now->root_exponent - TOP_FIELD;
     int64_t e = moment_exponent(samebits_adam_direction(&terms, n, 0, NULL, threads));
     samebits_adam_direction(&terms, n, e + MOMENT_BIAS, desk->direction, threads);
-    if (o->lr) lazy_update(t, update_by(t, o, desk->direction, e, draw), desk);
+    if (o->lr) (t->exponents ? lazy_rows : lazy_update)(t, update_by(t, o, desk->direction, e, draw), desk);
 }
 
 /* --- the step ------------------------------------------------------------------------------- */
@@ -438,12 +429,12 @@ int samebits_optimize(const Trained *all, int64_t count, const Options *groups, 
         longest = SAMEBITS_MAX(longest, all[i].parts);
         rows = SAMEBITS_MAX(rows, all[i].rows);
     }
-    char *memory = malloc((size_t)longest * sizeof(Addend) + (size_t)rows * 16 + (size_t)size * 6);
+    char *memory = malloc((size_t)longest * sizeof(Addend) + (size_t)rows * 8 + (size_t)size * 6);
     if (!memory) return 2;
     Addend *addends = (Addend *)memory;
     int64_t *numbers = (int64_t *)(addends + longest);
-    int32_t *sum = (int32_t *)(numbers + 2 * rows);
-    const Desk desk = {numbers, numbers + rows, (int16_t *)(sum + size), sum, addends, threads};
+    int32_t *sum = (int32_t *)(numbers + rows);
+    const Desk desk = {numbers, (int16_t *)(sum + size), sum, addends, threads};
     for (int64_t i = 0; i < count; parts += all[i++].parts) {
         const Trained *t = all + i;
         const Options *o = groups + t->group;

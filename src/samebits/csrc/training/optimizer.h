@@ -51,9 +51,8 @@ void samebits_lazy_update(int8_t *w, int16_t *a, const Update *u, int64_t n, int
                           int64_t *tops, int threads);
 void samebits_lazy_resplit(int8_t *w, int16_t *a, const Update *u, int64_t by, int64_t n,
                            int threads);
-void samebits_lazy_rows(int8_t *w, int16_t *a, const Update *u, const int64_t *shifts,
-                        int64_t *exponents, int64_t limit, int64_t rows, int64_t size,
-                        int threads);
+void samebits_lazy_rows(int8_t *w, int16_t *a, const Update *u, int64_t *exponents, int64_t limit,
+                        int64_t rows, int64_t size, int threads);
 int64_t samebits_lazy_move(int64_t largest, int64_t joint, int64_t exponent, int64_t limit);
 void samebits_adam_tops(const AdamTerms *t, int64_t n, int64_t *tops, int threads);
 void samebits_adam_store(const AdamTerms *t, const Draw *draw, int64_t n, int threads);

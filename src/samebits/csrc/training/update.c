@@ -287,20 +287,20 @@ static int64_t update_row(int8_t *w, int16_t *a, Update u, int64_t lo, int64_t n
     return exponent + by;
 }
 
-static void update_rows(int8_t *w, int16_t *a, Update u, const int64_t *shifts,
-                        int64_t *exponents, int64_t limit, int64_t size, int64_t lo, int64_t n) {
+static void update_rows(int8_t *w, int16_t *a, Update u, int64_t *exponents, int64_t limit,
+                        int64_t size, int64_t lo, int64_t n) {
+    int64_t shift = u.shift + 15;
     for (int64_t row = lo; row < lo + n; row++) {
-        u.shift = shifts[row];
+        u.shift = SAMEBITS_MAX(shift - exponents[row], -900);
         exponents[row] = update_row(w, a, u, row * size, size, exponents[row], limit);
     }
 }
 
-/* Every row of `size` elements for itself: u with the shift shifts[row]; exponents of the weight
- * before, and after; codes of W go up to `limit`. */
-void samebits_lazy_rows(int8_t *w, int16_t *a, const Update *u, const int64_t *shifts,
-                        int64_t *exponents, int64_t limit, int64_t rows, int64_t size,
-                        int threads) {
-    PARALLEL(rows, rows * size, update_rows(w, a, *u, shifts, exponents, limit, size, lo, len))
+/* Every row of `size` elements for itself: u against e_A = 0; exponents of the weight before, and
+ * after; codes of W go up to `limit`. */
+void samebits_lazy_rows(int8_t *w, int16_t *a, const Update *u, int64_t *exponents, int64_t limit,
+                        int64_t rows, int64_t size, int threads) {
+    PARALLEL(rows, rows * size, update_rows(w, a, *u, exponents, limit, size, lo, len))
 }
 
 /* --- SGD in one pass (4) -------------------------------------------------------------------- */
