@@ -25,31 +25,28 @@ enum Kind { LSTM, GRU, TANH, RELU };
 /* --- states that are kept in part ------------------------------------------------------------ */
 
 /* f * c + i * g, or z * s + (1 - z) * n, each shifted: gates 1, 0 and 2. */
-SAMEBITS_INLINE int64_t mix(const Step *s, int64_t first, int64_t rows, int is_gru) {
-    int64_t u = s->l->units, top = 0;
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict gates = s->gates + r * s->l->width;
-        const int16_t *restrict before = s->before ? (const int16_t *)s->before + r * u : NULL;
-        int64_t *restrict out = s->sums + r * u;
-        Shift kept = s->shift[0], new = s->shift[1];
-        for (int64_t k = 0; k < u; k++) {
-            int64_t part = is_gru ? ONE - gates[u + k] : gates[k];
-            int64_t a = scale64(part * gates[2 * u + k], new);
-            if (before) a += scale64((int64_t)gates[u + k] * before[k], kept);
-            out[k] = a;
-            a = samebits_magnitude64(a);
-            top = SAMEBITS_MAX(top, a);
-        }
+SAMEBITS_INLINE int64_t mix(const Step *s, int64_t first, int64_t count, int is_gru) {
+    const int16_t *restrict part = s->gates + first, *restrict gate = part + s->l->cells;
+    const int16_t *restrict v = gate + s->l->cells;
+    const int16_t *restrict before = s->before ? (const int16_t *)s->before + first : NULL;
+    int64_t *restrict out = s->sums + first, top = 0;
+    Shift kept = s->shift[0], new = s->shift[1];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t a = scale64((is_gru ? ONE - gate[i] : part[i]) * v[i], new);
+        if (before) a += scale64((int64_t)gate[i] * before[i], kept);
+        out[i] = a;
+        a = samebits_magnitude64(a);
+        top = SAMEBITS_MAX(top, a);
     }
     return top;
 }
 
-static int64_t lstm_mix(const Step *s, int64_t first, int64_t rows) {
-    return mix(s, first, rows, 0);
+static int64_t lstm_mix(const Step *s, int64_t first, int64_t count) {
+    return mix(s, first, count, 0);
 }
 
-static int64_t gru_mix(const Step *s, int64_t first, int64_t rows) {
-    return mix(s, first, rows, 1);
+static int64_t gru_mix(const Step *s, int64_t first, int64_t count) {
+    return mix(s, first, count, 1);
 }
 
 static void mixed(Step *s, Pass *pass) {
@@ -57,17 +54,14 @@ static void mixed(Step *s, Pass *pass) {
     s->e_sums = SAMEBITS_MAX(e_kept, e_new) + 30 - SUM_BITS;
     s->shift[0] = shift_by(e_kept - s->e_sums);
     s->shift[1] = shift_by(e_new - s->e_sums);
-    s->top = over_rows(s, pass);
+    s->top = over_units(s, pass);
 }
 
 /* What of the gradient of the state goes through time: ds * f, or ds * z, as int32. */
-static int64_t keep(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units;
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict gate = s->gates + r * s->l->width + u, *restrict ds = s->ds + r * u;
-        int32_t *restrict out = (int32_t *)s->out + r * u;
-        for (int64_t k = 0; k < u; k++) out[k] = (int32_t)ds[k] * gate[k];
-    }
+static int64_t keep(const Step *s, int64_t first, int64_t count) {
+    const int16_t *restrict gate = s->gates + s->l->cells + first, *restrict ds = s->ds + first;
+    int32_t *restrict out = (int32_t *)s->out + first;
+    for (int64_t i = 0; i < count; i++) out[i] = (int32_t)ds[i] * gate[i];
     return 0;
 }
 
@@ -81,50 +75,43 @@ static int open_all(Step *s) {
 static void lstm_next(Step *s) { mixed(s, lstm_mix); }
 
 /* The hidden state after a step, to `out`. */
-static int64_t lstm_hidden(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units;
-    const int16_t *tanh = entries(s->l, 1);
+static int64_t lstm_hidden(const Step *s, int64_t first, int64_t count) {
+    const int16_t *restrict c = (const int16_t *)s->after + first, *tanh = entries(s->l, 1);
+    const int16_t *restrict o = s->gates + 3 * s->l->cells + first;
+    int8_t *restrict out = (int8_t *)s->out + first;
     Shift by = saturating(s->e_after - ARGUMENT_EXPONENT);
     Shift down = shift_by(2 * GATE_EXPONENT - HIDDEN_EXPONENT);
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict c = (const int16_t *)s->after + r * u;
-        const int16_t *restrict o = s->gates + r * s->l->width + 3 * u;
-        int8_t *restrict out = (int8_t *)s->out + r * u;
-        for (int64_t k = 0; k < u; k++) {
-            int64_t v = tanh[saturate(c[k], by, Q_GATE)];
-            out[k] = (int8_t)clamp(scale64(o[k] * v, down), 127);
-        }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t u = tanh[saturate(c[i], by, Q_GATE)];
+        out[i] = (int8_t)clamp(scale64(o[i] * u, down), 127);
     }
     return 0;
 }
 
 /* The tanh of the state, and what goes through h in its gradient: dh * o * (1 - u * u). */
-static int64_t through_hidden(const Step *s, int64_t first, int64_t rows) {
-    int64_t n = s->l->units;
-    const int16_t *tanh = entries(s->l, 1);
+static int64_t through_hidden(const Step *s, int64_t first, int64_t count) {
+    const int16_t *restrict c = (const int16_t *)s->after + first, *tanh = entries(s->l, 1);
+    const int16_t *restrict o = s->gates + 3 * s->l->cells + first, *restrict dh = s->d + first;
+    int16_t *restrict u = s->m + first;
+    int64_t *restrict out = s->wide + first;
     Shift by = saturating(s->e_after - ARGUMENT_EXPONENT);
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict c = (const int16_t *)s->after + r * n, *restrict dh = s->d + r * n;
-        const int16_t *restrict o = s->gates + r * s->l->width + 3 * n;
-        int16_t *restrict u = s->m + r * n;
-        int64_t *restrict out = s->wide + r * n;
-        for (int64_t k = 0; k < n; k++) u[k] = tanh[saturate(c[k], by, Q_GATE)];
-        for (int64_t k = 0; k < n; k++)
-            out[k] = (int64_t)dh[k] * o[k] * (ONE_SQUARED - (int64_t)u[k] * u[k]);
-    }
+    for (int64_t i = 0; i < count; i++) u[i] = tanh[saturate(c[i], by, Q_GATE)];
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (int64_t)dh[i] * o[i] * (ONE_SQUARED - (int64_t)u[i] * u[i]);
     return 0;
 }
 
 static int64_t lstm_gates(const Step *s, int64_t first, int64_t rows) {
-    int64_t n = s->l->units, top = 0;
+    int64_t n = s->l->units, all = s->l->cells, top = 0;
     Shift si = s->shift[0], sf = s->shift[1], so = s->shift[2];
     for (int64_t r = first; r < first + rows; r++) {
         const int16_t *restrict dc = s->ds + r * n, *restrict dh = s->d + r * n;
-        const int16_t *restrict u = s->m + r * n, *restrict gates = s->gates + r * s->l->width;
+        const int16_t *restrict u = s->m + r * n, *restrict gates = s->gates + r * n;
         const int16_t *restrict before = s->before ? (const int16_t *)s->before + r * n : NULL;
         int64_t *restrict out = s->wide + r * s->l->width;
         for (int64_t k = 0; k < n; k++) {
-            int64_t i = gates[k], f = gates[n + k], g = gates[2 * n + k], o = gates[3 * n + k];
+            int64_t i = gates[k], f = gates[all + k], g = gates[2 * all + k];
+            int64_t o = gates[3 * all + k];
             int64_t past = before ? before[k] : 0;
             int64_t di = scale64(dc[k] * g * (i * (ONE - i)), si);
             int64_t df = scale64(dc[k] * past * (f * (ONE - f)), sf);
@@ -149,7 +136,7 @@ static int lstm_back(Step *s, Term kept) {
     s->ds = s->d;
     s->d = dh;
     s->e_d = s->e_ds;
-    over_rows(s, through_hidden);
+    over_units(s, through_hidden);
     Term terms[2] = {{s->wide, 64, s->e_d + 3 * GATE_EXPONENT, 60}, kept};
     combine(s, terms, 2);
     int failed = rounded(s, 16, s->ds, &s->e_ds);
@@ -166,14 +153,11 @@ static int lstm_back(Step *s, Term kept) {
 
 /* --- GRU: gates r, z, n ---------------------------------------------------------------------- */
 
-/* r * m in the place of the product of h. */
-static int64_t let_in(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units;
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict gate = s->gates + r * s->l->width, *restrict m = s->m + r * u;
-        int32_t *restrict out = s->products + r * s->l->width + 2 * u;
-        for (int64_t k = 0; k < u; k++) out[k] = (int32_t)gate[k] * m[k];
-    }
+/* r * m in the place of the products of h. */
+static int64_t let_in(const Step *s, int64_t first, int64_t count) {
+    const int16_t *restrict r = s->gates + first, *restrict m = s->m + first;
+    int32_t *restrict out = s->products + first;
+    for (int64_t i = 0; i < count; i++) out[i] = (int32_t)r[i] * m[i];
     return 0;
 }
 
@@ -183,7 +167,7 @@ static int gru_open(Step *s) {
     sum_gate(s, 2, OF_H, e_h);
     int failed = rounded(s, 16, s->m, &s->e_m);
     if (failed) return failed;
-    over_rows(s, let_in);
+    over_units(s, let_in);
     open_gates(s, 2, 1, OF_X, s->e_m + GATE_EXPONENT);
     return FINE;
 }
@@ -191,32 +175,29 @@ static int gru_open(Step *s) {
 static void gru_next(Step *s) { mixed(s, gru_mix); }
 
 /* ds * (1 - z) * (1 - n * n). */
-static int64_t through_n(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units, top = 0;
-    for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict gates = s->gates + r * s->l->width, *restrict ds = s->ds + r * u;
-        int64_t *restrict out = s->sums + r * u;
-        for (int64_t k = 0; k < u; k++) {
-            int64_t z = gates[u + k], n = gates[2 * u + k];
-            int64_t a = ds[k] * (ONE - z) * (ONE_SQUARED - n * n);
-            out[k] = a;
-            a = samebits_magnitude64(a);
-            top = SAMEBITS_MAX(top, a);
-        }
+static int64_t through_n(const Step *s, int64_t first, int64_t count) {
+    const int16_t *restrict gate_z = s->gates + s->l->cells + first;
+    const int16_t *restrict gate_n = gate_z + s->l->cells, *restrict ds = s->ds + first;
+    int64_t *restrict out = s->sums + first, top = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t z = gate_z[i], n = gate_n[i], a = ds[i] * (ONE - z) * (ONE_SQUARED - n * n);
+        out[i] = a;
+        a = samebits_magnitude64(a);
+        top = SAMEBITS_MAX(top, a);
     }
     return top;
 }
 
 static int64_t gru_gates(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units;
+    int64_t u = s->l->units, all = s->l->cells;
     Shift sr = s->shift[0], kept = s->shift[1], lost = s->shift[2], sn = s->shift[3];
     for (int64_t row = first; row < first + rows; row++) {
         const int16_t *restrict ds = s->ds + row * u, *restrict dn = s->d + row * u;
-        const int16_t *restrict m = s->m + row * u, *restrict gates = s->gates + row * s->l->width;
+        const int16_t *restrict m = s->m + row * u, *restrict gates = s->gates + row * u;
         const int16_t *restrict before = s->before ? (const int16_t *)s->before + row * u : NULL;
         int64_t *restrict out = s->wide + row * s->l->width;
         for (int64_t k = 0; k < u; k++) {
-            int64_t r = gates[k], z = gates[u + k], n = gates[2 * u + k];
+            int64_t r = gates[k], z = gates[all + k], n = gates[2 * all + k];
             int64_t past = before ? before[k] : 0, dz = ds[k] * (z * (ONE - z));
             out[k] = scale64((int64_t)dn[k] * m[k] * (r * (ONE - r)), sr);
             out[u + k] = scale64(dz * past, kept) + scale64(-dz * n, lost);
@@ -229,7 +210,7 @@ static int64_t gru_gates(const Step *s, int64_t first, int64_t rows) {
 static int gru_back(Step *s, Term kept) {
     (void)kept; /* is in ds */
     s->e_sums = s->e_ds + 3 * GATE_EXPONENT;
-    s->top = over_rows(s, through_n);
+    s->top = over_units(s, through_n);
     int failed = rounded(s, 16, s->d, &s->e_d);
     if (failed) return failed;
     int64_t e_r = s->e_d + s->e_m + 2 * GATE_EXPONENT, e_lost = s->e_ds + 3 * GATE_EXPONENT;
@@ -248,7 +229,7 @@ static int gru_back(Step *s, Term kept) {
 static int64_t through_r(const Step *s, int64_t first, int64_t rows) {
     int64_t u = s->l->units;
     for (int64_t r = first; r < first + rows; r++) {
-        const int16_t *restrict gate = s->gates + r * s->l->width, *restrict dn = s->d + r * u;
+        const int16_t *restrict gate = s->gates + r * u, *restrict dn = s->d + r * u;
         int64_t *restrict out = s->wide + r * s->l->width + 2 * u;
         for (int64_t k = 0; k < u; k++) out[k] = scale64((int64_t)dn[k] * gate[k], s->shift[3]);
     }
@@ -267,9 +248,9 @@ static void tanh_next(Step *s) {
     combine(s, &u, 1);
 }
 
-static int64_t tanh_slope(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units, top = 0;
-    for (int64_t i = first * u; i < (first + rows) * u; i++) {
+static int64_t tanh_slope(const Step *s, int64_t first, int64_t count) {
+    int64_t top = 0;
+    for (int64_t i = first; i < first + count; i++) {
         int64_t a = s->ds[i] * (ONE_SQUARED - (int64_t)s->gates[i] * s->gates[i]);
         s->wide[i] = a;
         a = samebits_magnitude64(a);
@@ -281,14 +262,14 @@ static int64_t tanh_slope(const Step *s, int64_t first, int64_t rows) {
 static int tanh_back(Step *s, Term kept) {
     (void)kept;
     s->e_wide = s->e_ds + 2 * GATE_EXPONENT;
-    s->top = over_rows(s, tanh_slope);
+    s->top = over_units(s, tanh_slope);
     return FINE;
 }
 
 /* Sums that are not negative, and as gates which are not zero. */
-static int64_t relu_rows(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units, top = 0;
-    for (int64_t i = first * u; i < (first + rows) * u; i++) {
+static int64_t relu_rows(const Step *s, int64_t first, int64_t count) {
+    int64_t top = 0;
+    for (int64_t i = first; i < first + count; i++) {
         int64_t a = SAMEBITS_MAX(s->sums[i], 0);
         s->sums[i] = a;
         s->gates[i] = a > 0;
@@ -299,21 +280,20 @@ static int64_t relu_rows(const Step *s, int64_t first, int64_t rows) {
 
 static int relu_open(Step *s) {
     sum_gate(s, 0, BOTH, s->e_h + s->l->e_w);
-    s->top = over_rows(s, relu_rows);
+    s->top = over_units(s, relu_rows);
     return FINE;
 }
 
-static int64_t relu_slope(const Step *s, int64_t first, int64_t rows) {
-    int64_t u = s->l->units;
-    for (int64_t i = first * u; i < (first + rows) * u; i++)
+static int64_t relu_slope(const Step *s, int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; i++)
         s->wide[i] = (int64_t)s->ds[i] * s->gates[i];
-    return samebits_max_i64(s->wide + first * u, rows * u, 1);
+    return samebits_max_i64(s->wide + first, count, 1);
 }
 
 static int relu_back(Step *s, Term kept) {
     (void)kept;
     s->e_wide = s->e_ds;
-    s->top = over_rows(s, relu_slope);
+    s->top = over_units(s, relu_slope);
     return FINE;
 }
 

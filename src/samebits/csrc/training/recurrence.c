@@ -102,7 +102,7 @@ int samebits_recurrence(int64_t kind, const int64_t *layer, int64_t *room, int8_
         s.e_h = HIDDEN_EXPONENT;
         if (failed) break;
         if (kind == LSTM)
-            over_rows(&s, lstm_hidden);
+            over_units(&s, lstm_hidden);
         else
             failed = hidden_of(&s, cell, state, exponents[t], s.out, &s.e_h);
         own[t] = s.e_h;
@@ -241,7 +241,7 @@ int samebits_recurrence_gradient(int64_t kind, const int64_t *layer, int64_t *ro
         s.out = through;
         kept = none;
         if (cell->gates == 1) continue;
-        over_rows(&s, keep);
+        over_units(&s, keep);
         kept = (Term){through, 32, s.e_ds + GATE_EXPONENT, 30};
     }
     *e_dx = s.found;

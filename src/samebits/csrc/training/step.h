@@ -82,10 +82,11 @@ typedef struct {
     int64_t type, exponent, bits;
 } Term;
 
-/* The columns of gates that are summed at an exponent, and the shifts of both products to it. */
+/* The columns of gates that are summed at an exponent, and the shifts of both products to it.
+ * in_line: whether in the place of products of h are those of one gate, [rows][units] */
 typedef struct {
     int64_t first, count, e;
-    int with_x;
+    int with_x, in_line;
     Shift x, h;
     const int64_t *bias; /* on that exponent */
 } Columns;
@@ -93,7 +94,7 @@ typedef struct {
 /* A step, and room for what is computed in it.
  *
  * h, before, after: h before it, the states before it and after it; NULL: zero
- * products: those of h; gates: the values of all gates, [rows][gates * units]
+ * products: those of h, [rows][gates * units]; gates: the values of all, [gates][rows][units]
  * m: of a GRU, the product that r lets in; in the backward pass of an LSTM, the tanh of its state
  * sums: of a unit each, at the exponent e_sums; wide: of a gate each, at e_wide; top: the largest
  * magnitude of what was written last
@@ -115,17 +116,20 @@ typedef struct {
     void *out;
 } Step;
 
-/* --- passes over rows ------------------------------------------------------------------------ */
+/* --- passes ---------------------------------------------------------------------------------- */
 
-typedef int64_t Pass(const Step *s, int64_t first, int64_t rows);
+typedef int64_t Pass(const Step *s, int64_t first, int64_t count);
 
-/* The largest magnitude that a pass finds. */
-static int64_t over_rows(const Step *s, Pass *pass) {
-    int64_t top;
-    int threads = s->l->threads;
-    PARALLEL_MAX(s->l->rows, s->l->rows * s->l->width, top, pass(s, lo, len))
-    return top;
-}
+/* The largest magnitude that a pass over rows finds; over units of rows, which lie in a line. */
+#define OVER(name, size)                                                                       \
+    static int64_t name(const Step *s, Pass *pass) {                                           \
+        int64_t top;                                                                           \
+        int threads = s->l->threads;                                                           \
+        PARALLEL_MAX(s->l->size, s->l->rows * s->l->width, top, pass(s, lo, len))              \
+        return top;                                                                            \
+    }
+OVER(over_rows, rows)
+OVER(over_units, cells)
 
 /* sat(v, limit) of the specification: codes are symmetric. */
 SAMEBITS_INLINE int64_t clamp(int64_t v, int64_t limit) {
@@ -213,8 +217,8 @@ static void choose(Step *s, int64_t first, int64_t count, int sides, int64_t e_h
     for (int k = 0; k < 2; k++)
         if (sides >> k & 1 && l->codes[k]) top = SAMEBITS_MAX(top, l->e_bias[k] + 23);
     int64_t e = top - SUM_BITS, from = first * l->units;
-    s->columns = (Columns){first, count, e, (sides & OF_X) != 0, shift_by(l->e_x - e),
-                           shift_by(e_h - e), bias};
+    s->columns = (Columns){first, count, e, (sides & OF_X) != 0, sides == OF_X,
+                           shift_by(l->e_x - e), shift_by(e_h - e), bias};
     if (s->bias_at[sides] == e) return;
     s->bias_at[sides] = e;
     memset(bias + from, 0, (size_t)(count * l->units) * sizeof *bias);
@@ -276,9 +280,10 @@ static int64_t open_rows(const Step *s, int64_t first, int64_t rows) {
     Columns c = s->columns;
     for (int64_t r = first; r < first + rows; r++)
         for (int64_t gate = c.first; gate < c.first + c.count; gate++) {
-            int64_t own = gate * l->units, at = r * l->width + own;
-            open_row(row_of_x(s, at), s->products + at, c.bias + own, l->units, c,
-                     entries(l, gate == 2 || l->width == l->units), s->gates + at);
+            int64_t own = gate * l->units, at = r * l->width + own, to = r * l->units;
+            open_row(row_of_x(s, at), s->products + (c.in_line ? to : at), c.bias + own, l->units,
+                     c, entries(l, gate == 2 || l->width == l->units),
+                     s->gates + gate * l->cells + to);
         }
     return 0;
 }
