@@ -272,6 +272,8 @@ SIZED_BY_THE_FIRST = {
     *("largest_of", "scale", "scale by rows", "scale_to", "with_bias"),
     *(
         "channel_sum",
+        "channel_sum by rows",
+        "quantize by rows",
         "quantize by rows",
         "batch_norm",
         "batch_norm by running statistics",

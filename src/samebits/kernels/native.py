@@ -204,9 +204,11 @@ class Native(NativePools):
     def _with_bias_rows(
         self, acc: Tensor, exponent: Tensor, codes: Tensor, delayed: Tensor, e_b: int
     ) -> tuple[Tensor, int, Exponent]:
-        """Exponents [n, co, 1, ...], or of vectors [..., co]."""
-        sums, e = rows(acc), rows(exponent)
+        """Exponents [n, co, 1, 1], or of vectors [..., co]."""
         channels = codes.numel()
+        size = list(exponent.shape)
+        size[1 if acc.dim() == 4 else -1] = channels  # which may share exponents
+        sums, e = rows(acc), rows(exponent.expand(size))
         n = sums.numel() // channels
         count = len(acc) if acc.dim() == 4 else n
         values, own = sums.new_empty(channels), torch.empty_like(e)
