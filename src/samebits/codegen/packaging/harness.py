@@ -87,19 +87,22 @@ MAKEFILE = """\
 CC ?= cc
 OPTIMIZE ?= @optimize@
 CFLAGS ?= -std=c99 -Wall -Wextra -Wconversion -Wshadow -pedantic
+# Kernels that the model does not call are left out; empty for a compiler without sections.
+SECTIONS ?= -ffunction-sections -fdata-sections \\
+\t-Wl,$(if $(filter Darwin,$(shell uname -s)),-dead_strip,--gc-sections)
 SOURCES = $(wildcard *.c samebits/*.c) test/@model@_main.c
 HEADERS = $(wildcard *.h samebits/*.h test/*.h)
 
 all: @model@
 
 @model@: $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -o $@ $(SOURCES)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) $(SECTIONS) -o $@ $(SOURCES)
 
 test: @model@_test
 \t./@model@_test
 
 @model@_test: $(SOURCES) $(HEADERS)
-\t$(CC) $(CFLAGS) $(OPTIMIZE) -DSAMEBITS_TEST -o $@ $(SOURCES)
+\t$(CC) $(CFLAGS) $(OPTIMIZE) $(SECTIONS) -DSAMEBITS_TEST -o $@ $(SOURCES)
 
 clean:
 \trm -f @model@ @model@_test
