@@ -31,14 +31,14 @@ PAGES = [
 # records in other rooms are tables, which docs/layout.md names.
 ROOMS = [
     *("samebits", "samebits.train", "samebits.train.layers", "samebits.data", "samebits.kernels"),
-    *("samebits.onnx", "samebits.pytorch", "samebits.ir", "samebits.codegen"),
+    *("samebits.onnx", "samebits.tflite", "samebits.pytorch", "samebits.ir", "samebits.codegen"),
     *("samebits.quantization", "samebits.finetuning", "samebits.numerics", "samebits.tables"),
     "samebits.checkup",
 ]
 TABLES = {
     *("samebits.api", "samebits.cli", "samebits.ir.integer", "samebits.ir.real"),
     *("samebits.onnx.reader.mapping", "samebits.onnx.reader.node", "samebits.pytorch.aten"),
-    "samebits.train.optim",
+    *("samebits.tflite.exact.mapping", "samebits.train.optim"),
 }
 
 

@@ -1,6 +1,6 @@
 """TensorFlow Lite files <-> data -> graphs."""
 
-from samebits.tflite.load import from_bytes, load, load_same
+from samebits.tflite.entry import from_bytes, load, load_same
 from samebits.tflite.reader import parse
 from samebits.tflite.writer import to_bytes
 
