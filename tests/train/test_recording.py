@@ -97,9 +97,17 @@ def engine_of(model, shards=1, exponents="tensor"):
     return BfpEngine(copy.deepcopy(model), SETTINGS, shards, seed=3, exponents=exponents)
 
 
-@pytest.mark.parametrize("exponents", ["tensor", "row", "row-shift"])
-@pytest.mark.parametrize("shards", [1, 2])
-@pytest.mark.parametrize("name", [*SHAPES, "dropped"])
+def cases():
+    """(network, shards, exponents): every pair of a network and an option; all of them are slow."""
+    for number, name in enumerate([*SHAPES, "dropped"]):
+        for at, exponents in enumerate(("tensor", "row", "row-shift")):
+            for shards in (1, 2):
+                quick = shards == 1 + (number + at) % 2
+                marks = () if quick else pytest.mark.slow
+                yield pytest.param(name, shards, exponents, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "shards", "exponents"), list(cases()))
 def test_steps_by_a_graph_have_the_bits_of_the_modules(name, shards, exponents):
     model, shape = dropped() if name == "dropped" else named(name)
     if name == "dropped":
