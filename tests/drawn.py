@@ -1,8 +1,10 @@
-"""Inputs that many tests draw alike: drawn once, and handed to each test as its own copy."""
+"""What many tests have alike: drawn or defined once, and handed to each test as its own copy."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import pickle
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,6 +23,20 @@ def once(draw: Callable[P, T]) -> Callable[P, T]:
         return _copy(kept(*args, **kwargs))
 
     return copied
+
+
+def defined(definition: Callable[P, T]) -> Callable[P, T]:
+    """A definition in plain integers, asked once for operands that several realisations share."""
+    kept: dict[bytes, T] = {}
+
+    @functools.wraps(definition)
+    def known(*args: P.args, **kwargs: P.kwargs) -> T:
+        operands = hashlib.sha256(pickle.dumps((args, kwargs))).digest()
+        if operands not in kept:
+            kept[operands] = definition(*args, **kwargs)
+        return _copy(kept[operands])
+
+    return known
 
 
 def _copy(value: Any) -> Any:

@@ -179,6 +179,7 @@ RESIDUAL = Case(
 
 
 def table(name: str, slope: float | None = None):
+    @functools.cache
     def at(exponent):
         t = activation_table(name, exponent, slope)
         return (list(t.codes), t.exponent), (list(t.derivative_codes), t.derivative_exponent)

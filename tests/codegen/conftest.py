@@ -156,12 +156,15 @@ static void get(void *codes, uint32_t width, uint32_t count) {{
 }}
 static void show(const char *name, const void *codes, uint32_t width, uint32_t count) {{
     const uint64_t hash = samebits_fnv1a(codes, width, count);
+    static const char digits[] = "0123456789abcdef";
     uint32_t i, b;
     printf("%s %08lx%08lx ", name, (unsigned long)(hash >> 32),
            (unsigned long)(hash & 0xffffffffu));
     for (i = 0; i < count; i++) {{
         for (b = 0; b < width; b++) {{
-            printf("%02x", (unsigned)samebits_io_byte(codes, width, i, b));
+            const uint8_t byte = samebits_io_byte(codes, width, i, b);
+            putchar(digits[byte >> 4]);
+            putchar(digits[byte & 15]);
         }}
     }}
     putchar('\\n');

@@ -74,7 +74,8 @@ def check_sums(k, shape, means: Averages):
     """Sums over windows, and of gradients over the windows that hold a position, both times L / d,
     in every memory order."""
     x, members, factors = codes(shape, Q8, 8, 1), members_of(shape, means), factors_of(shape, means)
-    expected = [f * sum(flat(x)[i] for i in m) for f, m in zip(factors, members, strict=True)]
+    held = flat(x)
+    expected = [f * sum(held[i] for i in m) for f, m in zip(factors, members, strict=True)]
     out = (*shape[:2], len(means.rows), len(means.columns))
     for v in layouts(x):
         acc, largest = k.window_sums(v, means)

@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 
+import drawn
 from bfp_arrays import codes
 from compare import assert_same
 from samebits.errors import RangeError
@@ -16,6 +17,7 @@ from samebits.spec.training import attention as reference
 from samebits.spec.training import rows
 from samebits.spec.training.layers import Array
 
+requantize = drawn.defined(rows.requantize)
 TYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
 
@@ -36,7 +38,7 @@ def compare(k, z, exponents, allowed=None, expected=None):
     n, c = z.shape
     own = exponents if isinstance(exponents, int) else torch.tensor(exponents).view(n, 1)
     found, (narrow, e_narrow) = k.softmax(z, own, allowed)
-    wanted, of_rows = rows.requantize(flat(found), -30, [i // c for i in range(n * c)], 8)
+    wanted, of_rows = requantize(flat(found), -30, [i // c for i in range(n * c)], 8)
     assert flat(narrow) == wanted
     assert flat(e_narrow.expand(n, c)) == list(of_rows)
     assert (found.dtype, tuple(found.shape)) == (torch.int32, (n, c))
@@ -77,7 +79,7 @@ def test_gradient(k, shape, threads):
         t += [total * a - dot for a in row]
     for e_g in (-12, own):
         of = torch.as_tensor(e_g).expand(n, c).flatten().tolist()
-        t16, e_t = rows.requantize(t, tuple(of), [i // c for i in range(n * c)], 16)
+        t16, e_t = requantize(t, tuple(of), [i // c for i in range(n * c)], 16)
         expected = [a * b for a, b in zip(t16, flat(y), strict=True)]
         for v in (g, g.t().contiguous().t()):
             found, exponent = k.softmax_grad(v, e_g, y, e_y)

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import drawn
 from kernel_arrays import LARGE, assert_same, codes, flat, layouts, same_codes, spread, tensor
 from samebits.errors import RangeError
 from samebits.kernels.eager import Eager
@@ -16,6 +17,10 @@ from samebits.spec.formats import Q8, Q16
 from samebits.spec.training import layers as reference
 from samebits.spec.training import norm
 from samebits.spec.training import rows as by_rows
+
+layer_norm = drawn.defined(norm.layer_norm)
+layer_norm_backward = drawn.defined(norm.layer_norm_backward)
+requantize, shorten = drawn.defined(by_rows.requantize), drawn.defined(by_rows.shorten)
 
 SHAPES = [(5, 7), (1, 1), (3, 4, 33), (2, 600), (4, 2, 3, 5)]
 SIZES = [*((shape, 1) for shape in SHAPES), ((LARGE // 64 + 3, 64), 2)]  # with threads
@@ -69,12 +74,12 @@ def same_norm(k, z, e_z, gamma, beta, centred=True, groups=None, eps=1e-5, g=Non
     """A norm and the gradient of its input against the plain integers."""
     shape = tuple(z.shape)
     given = reference.Array(flat(z), shape, e_z, 8)
-    wanted, saved, _ = norm.layer_norm(given, gamma, beta, eps, (), centred, groups)
+    wanted, saved, _ = layer_norm(given, gamma, beta, eps, (), centred, groups)
     states = [state_of(p, groups, shape) for p in (gamma, beta)]
     down = None
     if g is not None:
         arriving = reference.Array(flat(g), shape, e_g, 8 * g.element_size())
-        down, *_ = norm.layer_norm_backward(arriving, given, gamma, saved)
+        down, *_ = layer_norm_backward(arriving, given, gamma, saved)
     for v in layouts(z):
         rows = v if groups is None else v.reshape(shape[0], groups, -1)
         found = k.vector_norm(rows, e_z, *states, eps, centred, wanted.bits)
@@ -186,7 +191,7 @@ def test_blocks(k, shape, own, size, width, low):
     blocks = places.expand(shape).flatten().tolist()
     for bits, limited in ((8, True), (16, True), (32, False)):
         try:
-            expected = by_rows.requantize(flat(v), tuple(of), blocks, bits, limited=limited)
+            expected = requantize(flat(v), tuple(of), blocks, bits, limited=limited)
         except RangeError:
             with pytest.raises(RangeError, match="at most 127"):
                 k.requantize_blocks(v, given, 3, size, bits, limited)
@@ -194,7 +199,7 @@ def test_blocks(k, shape, own, size, width, low):
         for w in layouts(v):
             found = k.requantize_blocks(w, given, 3, size, bits, limited)
             same_blocks(found, expected, blocks, size)
-    expected = by_rows.shorten(flat(v), tuple(of), blocks)
+    expected = shorten(flat(v), tuple(of), blocks)
     same_blocks(k.shorten_blocks(v, given, 3, size), expected, blocks, size)
 
 

@@ -28,6 +28,10 @@ class Net(nn.Module):
         return self.layer(y * self.gain) + y
 
 
+def two_layers():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+
 def compiled(model):
     return torch.compile(model)(x)
 
@@ -46,8 +50,17 @@ def whole(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("call", [compiled, itself_compiled, in_a_function])
-@pytest.mark.parametrize("make", [Net, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        *((Net, call) for call in (compiled, itself_compiled, in_a_function)),
+        (two_layers, compiled),
+        *(
+            pytest.param(two_layers, call, marks=pytest.mark.slow)
+            for call in (itself_compiled, in_a_function)
+        ),
+    ],
+)
 def test_torch_compile(make, call):
     torch._dynamo.reset()
     model = convert(make())

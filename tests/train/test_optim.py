@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import random
 import types
 
@@ -237,9 +238,23 @@ def whole_state(model, optimizer):
     )
 
 
-@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
-@pytest.mark.parametrize("steps", [0, 2])
-@pytest.mark.parametrize("failing", range(5))
+def failures():
+    """(realisation, optimizer, steps before, parameter that fails): every pair of two of them.
+
+    The slow set has all products.
+    """
+    ways = list(itertools.product((0, 2), ("native", "eager")))
+    for (place, name), failing in itertools.product(enumerate(OPTIMIZERS), range(5)):
+        for way, (steps, kind) in enumerate(ways):
+            marks = () if way == (place + failing) % 4 else pytest.mark.slow
+            yield pytest.param(kind, name, steps, failing, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("realisation", "optimizer_name", "steps", "failing"),
+    list(failures()),
+    indirect=["realisation"],
+)
 def test_a_step_that_fails_changes_nothing(realisation, optimizer_name, steps, failing):
     """Whichever parameter's update overflows; then a lower learning rate goes on as if it was the
     first try."""

@@ -93,9 +93,12 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("threads", "count"),
+    [(1, 8), (2, 3), *(pytest.param(*p, marks=pytest.mark.slow) for p in ((1, 20), (2, 6)))],
+)
 @pytest.mark.parametrize(("kind", "options"), OPTIONS)
-def test_every_route_gives_the_same_bits(kind, options, threads, monkeypatch):
+def test_every_route_gives_the_same_bits(kind, options, threads, count, monkeypatch):
     """Drawn sequences of steps; between them rates, other options and weights change."""
     seed = str((kind.__name__, sorted(options.items())))
 
@@ -104,7 +107,7 @@ def test_every_route_gives_the_same_bits(kind, options, threads, monkeypatch):
         parameters = weights(rng.randrange(100), rng.random() < 0.3, threads > 1)
         groups = [{"params": parameters[:2]}, {"params": parameters[2:]}]
         optimizer = kind(groups, lr=0.1, seed=7, **options)
-        for _ in range(20 if threads == 1 else 6):
+        for _ in range(count):
             for group in optimizer.param_groups:
                 group["lr"] = rng.choice((0.0, 2.0 ** rng.randint(-20, 3)))
                 if kind is SGD and not options.get("nesterov") and rng.random() < 0.3:

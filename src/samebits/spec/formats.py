@@ -6,6 +6,7 @@ Section numbers refer to docs/spec/formats.md and docs/spec/training.md.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -127,11 +128,15 @@ def round_ratio(
     return quotient + (quotient & 1)
 
 
-def scaled(code: int, exponent: int) -> int:
-    """rne(code * 2**exponent): a left shift is exact, a right shift rounds once, ties to even."""
-    return code << exponent if exponent >= 0 else round_ratio(code, 1 << -exponent)
+def scaled(code: int, exponent: int, divisor: int = 1) -> int:
+    """rne(code * 2**exponent / divisor): with one rounding, ties to even; a left shift is exact."""
+    if exponent >= 0:
+        code <<= exponent
+        return code if divisor == 1 else round_ratio(code, divisor)
+    return round_ratio(code, divisor << -exponent)
 
 
+@functools.cache
 def power(exponent: int) -> Fraction:
     """2**exponent, exactly."""
     return Fraction(2) ** exponent
@@ -250,10 +255,7 @@ def requantize(acc: Sequence[int], exponent: int, bits: int, divisor: int = 1) -
     """acc * 2**exponent / divisor as bfp8 or bfp16 with the smallest exponent. Section 1.1."""
     largest = Fraction(max((abs(a) for a in acc), default=0), divisor) * power(exponent)
     out = smallest_exponent(largest, CODE_MAX[bits])
-    shift = out - exponent
-    if shift >= 0:
-        return [round_ratio(a, divisor << shift) for a in acc], out
-    return [round_ratio(a << -shift, divisor) for a in acc], out
+    return [scaled(a, exponent - out, divisor) for a in acc], out
 
 
 def shorten(acc: Sequence[int], exponent: int) -> Tensor:

@@ -7,6 +7,7 @@ quantization: that checks formulas and signs; it is no contract about bits.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -151,6 +152,7 @@ def test_relu_and_relu6():
 
 
 def table_of(function, derivative):
+    @functools.cache
     def at(exponent):
         values = [math.ldexp(j, exponent) for j in range(-127, 128)]
         return quantize([function(v) for v in values], 32), quantize(

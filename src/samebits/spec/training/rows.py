@@ -60,10 +60,15 @@ def _coded(
     """rne(acc * 2**exponent / d) at the exponent chosen for each row, and it for each element."""
     own = each(exponent, len(acc))
     codes = [
-        formats.round_real(Fraction(a, d) * power(e - chosen[row]))
-        for a, e, row in zip(acc, own, rows, strict=True)
+        formats.scaled(a, e - chosen[row], d) for a, e, row in zip(acc, own, rows, strict=True)
     ]
     return codes, tuple(chosen[row] for row in rows)
+
+
+def _largest(acc: Sequence[int], own: Sequence[int], at: Sequence[int], d: int = 1) -> Fraction:
+    """The largest magnitude of acc * 2**own / d at the places `at`."""
+    lowest = min(own[i] for i in at)
+    return Fraction(max(abs(acc[i]) << own[i] - lowest for i in at), d) * power(lowest)
 
 
 def requantize(
@@ -77,7 +82,7 @@ def requantize(
     """`requantize` row by row. limited: exponents in [-128, 127], RangeError above."""
     own, chosen = each(exponent, len(acc)), {}
     for row, at in members(rows).items():
-        top = max(Fraction(abs(acc[i]), divisor) * power(own[i]) for i in at)
+        top = _largest(acc, own, at, divisor)
         if limited or top == 0:
             chosen[row] = formats.smallest_exponent(top, CODE_MAX[bits])
         else:
@@ -95,8 +100,7 @@ def shorten(
         live = [i for i in at if acc[i]]
         chosen[row] = EXPONENT_MIN
         if live:
-            top = max(abs(acc[i]) * power(own[i]) for i in live)
-            lowest = min(own[i] for i in live)
+            top, lowest = _largest(acc, own, live), min(own[i] for i in live)
             chosen[row] = formats.smallest_exponent(top, CODE_MAX[32], lowest, None)
     return _coded(acc, exponent, rows, chosen)
 
