@@ -62,8 +62,8 @@ SAMEBITS_INLINE int32_t samebits_packed_weight(const samebits_packed *c, const i
     return ((const int8_t *)words)[samebits_byte_of(tap)];
 }
 
-/* Outputs of `pixels` runs that lie one after the other; pitch: bytes from those of a pixel to those
- * of the next. */
+/* Outputs of `pixels` runs that lie one after the other; pitch: bytes from those of a pixel to
+ * those of the next. */
 static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int32_t pixels,
                                  int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = c->steps * c->step, lanes = c->lanes;
@@ -149,7 +149,8 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
         (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
     const int32_t line = (c->banded ? columns : c->width) * c->channels;
     const int32_t pixel = c->stride_x * c->channels, codes = c->steps * c->step;
-    const int32_t depth = c->channels / c->groups, taps = c->kernel_height * c->kernel_width * depth;
+    const int32_t depth = c->channels / c->groups;
+    const int32_t taps = c->kernel_height * c->kernel_width * depth;
     int8_t *runs = (int8_t *)scratch + c->wide, *band = runs + c->tile * codes;
     int8_t *to = (int8_t *)out;
     samebits_packed part = *c; /* one group at a time */

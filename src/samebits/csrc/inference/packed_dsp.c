@@ -7,8 +7,9 @@
  *     v = sum x * b                takes them after SXTB16, which leaves their lower bytes,
  *
  * and (u - v) / 256 is the sum of the first channel: modulo 2**24, within which the lowering has
- * proved it to lie, but for long sums (samebits_dsp_long_three). So one SXTB16, not two, unpacks four weights. A word holds the weights of codes
- * 0 and 2, or 1 and 3, of four: that is how SXTB16 and its rotation split a word of four codes.
+ * proved it to lie, but for long sums (samebits_dsp_long_three). So one SXTB16, not two, unpacks
+ * four weights. A word holds the weights of codes 0 and 2, or 1 and 3, of four: that is how SXTB16
+ * and its rotation split a word of four codes.
  *
  * Three pixels by two channels fill the registers: their codes are widened once, word by word for
  * the three pixels, and each word of weights is loaded once for all three. What is left over, and a

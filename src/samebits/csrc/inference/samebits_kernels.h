@@ -89,8 +89,8 @@ typedef struct {
  * stream: for each block of `lanes` output channels their biases, their weights and their
  * multipliers. Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes,
  * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
- * word (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups have a stream of
- * `part` words each, one behind the other. */
+ * word (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups
+ * have a stream of `part` words each, one behind the other. */
 typedef struct {
     const int32_t *stream;
     int32_t width, out_width;

@@ -1,7 +1,7 @@
-/* Batch normalisation (docs/spec/training.md, sections 5, 7 and 12): exact sums over channels, a few
- * binary64 numbers of each, and one multiply-add of integers an element. Data is NHWC: `rows` pixels
- * of `c` channels, of one sample after the other where these have exponents of their own. Every
- * operation on binary64 is rounded once, in the order of the specification. */
+/* Batch normalisation (docs/spec/training.md, sections 5, 7 and 12): exact sums over channels, a
+ * few binary64 numbers of each, and one multiply-add of integers an element. Data is NHWC: `rows`
+ * pixels of `c` channels, of one sample after the other where these have exponents of their own.
+ * Every operation on binary64 is rounded once, in the order of the specification. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,9 +120,9 @@ static void joint_values(const int8_t *w, const int16_t *a, int64_t exponent, in
     for (int64_t k = 0; k < c; k++) out[k] = times_power(joint(w[k], a[k]), exponent);
 }
 
-/* S1 and S2 [2][c] of samples, each with sums `stats` [4][c] and an exponent, and the exponent of S1:
- * `guard` bits below the largest of a sample that is not all zero (12.2). Without guard bits there
- * is one sample, whose exponent counts. */
+/* S1 and S2 [2][c] of samples, each with sums `stats` [4][c] and an exponent, and the exponent of
+ * S1: `guard` bits below the largest of a sample that is not all zero (12.2). Without guard bits
+ * there is one sample, whose exponent counts. */
 static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samples, int64_t c,
                             int64_t guard, int64_t *sums) {
     int64_t common = guard ? EXPONENT_MIN : *e, live = 0;
@@ -390,8 +390,8 @@ static void real_sums(const int64_t *sums, int64_t samples, int64_t c, const int
 
 /* The gradients of gamma and beta, and where dx is not NULL that of z [samples][rows][c], all as
  * codes of 32 bits, from a gradient g of `width` bits. by_rows: whether samples have exponents of
- * their own, e_z and e_x, and with own_g e_g too; else there is one sample. scalars [3][c]: those of
- * the forward pass; training: whether they are statistics of z. NOT_FINITE: the bits stand in
+ * their own, e_z and e_x, and with own_g e_g too; else there is one sample. scalars [3][c]: those
+ * of the forward pass; training: whether they are statistics of z. NOT_FINITE: the bits stand in
  * e_gamma. */
 int samebits_batch_norm_gradient(const void *g, int width, const int64_t *e_g, int own_g,
                                  const int8_t *z, const int64_t *e_z, int by_rows,

@@ -43,8 +43,8 @@ typedef struct {
 } Options;
 
 /* One parameter: W, A and e_W, or by rows all e_W (else NULL); max|J| where the last update left it
- * (-1: unknown, as of rows), and the version of W that this is true of; V, or M and S. `place`: among all parameters, for its random bits. Its
- * gradient has the next `parts` of the list. */
+ * (-1: unknown, as of rows), and the version of W that this is true of; V, or M and S. `place`:
+ * among all parameters, for its random bits. Its gradient has the next `parts` of the list. */
 typedef struct {
     int8_t *w;
     int16_t *a;
@@ -411,7 +411,8 @@ static void adam(const Trained *t, const Options *o, const Part *parts, Draw dra
     terms.base_root = now->root_exponent - TOP_FIELD;
     int64_t e = moment_exponent(samebits_adam_direction(&terms, n, 0, NULL, threads));
     samebits_adam_direction(&terms, n, e + MOMENT_BIAS, desk->direction, threads);
-    if (o->lr) (t->exponents ? lazy_rows : lazy_update)(t, update_by(t, o, desk->direction, e, draw), desk);
+    const int16_t *p = desk->direction;
+    if (o->lr) (t->exponents ? lazy_rows : lazy_update)(t, update_by(t, o, p, e, draw), desk);
 }
 
 /* --- the step ------------------------------------------------------------------------------- */
@@ -439,8 +440,7 @@ int samebits_optimize(const Trained *all, int64_t count, const Options *groups, 
         const Trained *t = all + i;
         const Options *o = groups + t->group;
         Numbers *now = t->numbers;
-        Draw draw = {(uint32_t)o->seed, (uint32_t)t->place, (uint32_t)now->steps,
-                     (int32_t)o->random};
+        Draw draw = {(uint32_t)o->seed, (uint32_t)t->place, (uint32_t)now->steps, o->random != 0};
         (o->is_adam ? adam : sgd)(t, o, parts, draw, &desk);
         now->steps++;
         if (o->lr) t->largest[1]++;

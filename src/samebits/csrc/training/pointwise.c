@@ -199,9 +199,9 @@ static int add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64
 }
 
 /* a * 2**e_a + b * 2**e_b of rows of n codes as codes of `bits`: each is rounded to the smaller
- * exponent, or to 22 less than the larger one, so that the sum stays below 2**30; exponents of zeros
- * do not count. A pass for the largest magnitude of the sum, and one that writes it. own_a, own_b:
- * whether rows have exponents of their own there. */
+ * exponent, or to 22 less than the larger one, so that the sum stays below 2**30; exponents of
+ * zeros do not count. A pass for the largest magnitude of the sum, and one that writes it. own_a,
+ * own_b: whether rows have exponents of their own there. */
 int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
                  const int64_t *e_b, int own_b, int64_t rows, int64_t n, int bits, int8_t *y,
                  int64_t *e_y, int64_t *found, int threads) {

@@ -202,8 +202,8 @@ static int64_t top_of(const int64_t *acc, int64_t n, const int64_t *largest, int
 }
 
 /* Rows of n integers acc * 2**exponent / divisor as codes of `bits` bits in integers of `to` (8 or
- * 16) with one rounding, of which max|acc| decides the exponent (1.1): `largest`, where there is one
- * row, or NULL. divisor <= 2**46. */
+ * 16) with one rounding, of which max|acc| decides the exponent (1.1): `largest`, where there is
+ * one row, or NULL. divisor <= 2**46. */
 int samebits_requantize_divided(const int64_t *acc, int64_t rows, int64_t n,
                                 const int64_t *largest, const int64_t *exponents, int64_t divisor,
                                 int bits, void *codes, int to, int64_t *own, int64_t *found,
@@ -218,8 +218,8 @@ int samebits_requantize_divided(const int64_t *acc, int64_t rows, int64_t n,
     return FINE;
 }
 
-/* Rows of n integers acc * 2**exponent / divisor as codes of 32 bits (7): acc is shifted to the left
- * to `bits` bits, which must fit, then divided, then shortened (1.2). largest: as above. */
+/* Rows of n integers acc * 2**exponent / divisor as codes of 32 bits (7): acc is shifted to the
+ * left to `bits` bits, which must fit, then divided, then shortened (1.2). largest: as above. */
 void samebits_divided(const int64_t *acc, int64_t rows, int64_t n, const int64_t *largest,
                       const int64_t *exponents, int64_t divisor, int bits, int32_t *codes,
                       int64_t *own, int threads) {
