@@ -66,39 +66,110 @@ static void samebits_inside(int32_t start, int32_t dilation, int32_t kernel, int
     *last = start < size ? SAMEBITS_MIN((size - 1 - start) / dilation + 1, kernel) : 0;
 }
 
-#define SAMEBITS_MAX_INTO(T)                                                                       \
-    {                                                                                              \
-        const T *from = (const T *)x + source;                                                     \
-        T *to = (T *)out + target;                                                                 \
-        if (started) {                                                                             \
-            for (i = 0; i < c->channels; i++) to[i] = SAMEBITS_MAX(to[i], from[i]);                \
-        } else {                                                                                   \
-            for (i = 0; i < c->channels; i++) to[i] = from[i];                                     \
+/* A window: `rows` times `columns` codes of every channel, `down` and `right` codes apart. */
+typedef struct {
+    int32_t channels, rows, columns, down, right;
+} samebits_maxima;
+
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+/* A vector of channels at a time, of the last those only that there are. */
+#define SAMEBITS_MAX_VECTORS(T, V, lanes, some_of, load, larger, store)                            \
+    for (; i < m->channels; i += lanes) {                                                          \
+        const mve_pred16_t some = some_of((uint32_t)(m->channels - i));                            \
+        const T *row = from + i;                                                                   \
+        V best = load(row, some);                                                                  \
+        for (p = 0; p < m->rows; p++, row += m->down) {                                            \
+            const T *at = row;                                                                     \
+            for (q = 0; q < m->columns; q++, at += m->right) {                                     \
+                best = larger(best, load(at, some));                                               \
+            }                                                                                      \
         }                                                                                          \
-    }                                                                                              \
-    break;
+        store(to + i, best, some);                                                                 \
+    }
+#define SAMEBITS_MAX_INT8                                                                          \
+    SAMEBITS_MAX_VECTORS(int8_t, int8x16_t, 16, vctp8q, vldrbq_z_s8, vmaxq_s8, vstrbq_p_s8)
+#define SAMEBITS_MAX_UINT8                                                                         \
+    SAMEBITS_MAX_VECTORS(uint8_t, uint8x16_t, 16, vctp8q, vldrbq_z_u8, vmaxq_u8, vstrbq_p_u8)
+#elif defined(__ARM_FEATURE_DSP) && defined(__GNUC__)
+/* Four channels at a time: the flags of a difference of bytes choose the larger. */
+#define SAMEBITS_MAX_WORDS(T, difference)                                                          \
+    for (; i + 4 <= m->channels; i += 4) {                                                         \
+        const T *row = from + i;                                                                   \
+        uint32_t best, four;                                                                       \
+        __builtin_memcpy(&best, row, 4);                                                           \
+        for (p = 0; p < m->rows; p++, row += m->down) {                                            \
+            const T *at = row;                                                                     \
+            for (q = 0; q < m->columns; q++, at += m->right) {                                     \
+                __builtin_memcpy(&four, at, 4);                                                    \
+                __asm__(difference " r12, %0, %1\n\tsel %0, %0, %1"                                \
+                        : "+r"(best)                                                               \
+                        : "r"(four)                                                                \
+                        : "r12", "cc");                                                            \
+            }                                                                                      \
+        }                                                                                          \
+        __builtin_memcpy(to + i, &best, 4);                                                        \
+    }
+#define SAMEBITS_MAX_INT8 SAMEBITS_MAX_WORDS(int8_t, "ssub8")
+#define SAMEBITS_MAX_UINT8 SAMEBITS_MAX_WORDS(uint8_t, "usub8")
+#else
+#define SAMEBITS_MAX_INT8
+#define SAMEBITS_MAX_UINT8
+#endif
+
+/* The maxima of a window; vectors: of as many channels as there are ways for. */
+#define SAMEBITS_MAX_OF(name, T, vectors)                                                          \
+    static void name(const samebits_maxima *m, const T *from, T *to) {                             \
+        int32_t i = 0, p, q;                                                                       \
+        vectors                                                                                    \
+        for (; i < m->channels; i++) {                                                             \
+            const T *row = from + i;                                                               \
+            T best = *row;                                                                         \
+            for (p = 0; p < m->rows; p++, row += m->down) {                                        \
+                const T *at = row;                                                                 \
+                for (q = 0; q < m->columns; q++, at += m->right) best = SAMEBITS_MAX(best, *at);   \
+            }                                                                                      \
+            to[i] = best;                                                                          \
+        }                                                                                          \
+    }
+SAMEBITS_MAX_OF(samebits_max_int8, int8_t, SAMEBITS_MAX_INT8)
+SAMEBITS_MAX_OF(samebits_max_uint8, uint8_t, SAMEBITS_MAX_UINT8)
+SAMEBITS_MAX_OF(samebits_max_int16, samebits_i16, )
+SAMEBITS_MAX_OF(samebits_max_uint16, samebits_u16, )
 
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out) {
-    int32_t n, oy, ox, p, q, i, target = 0;
+    samebits_maxima m;
+    int32_t n, oy, ox, target = 0;
+    m.channels = c->channels;
+    m.right = c->dilation_x * c->channels;
+    m.down = c->dilation_y * c->width * c->channels;
     for (n = 0; n < c->batch; n++) {
         for (oy = 0; oy < c->out_height; oy++) {
+            const int32_t top = oy * c->stride_y - c->pad_top;
+            int32_t p0, p1;
+            samebits_inside(top, c->dilation_y, c->kernel_height, c->height, &p0, &p1);
+            m.rows = p1 - p0;
             for (ox = 0; ox < c->out_width; ox++, target += c->channels) {
-                const int32_t top = oy * c->stride_y - c->pad_top;
                 const int32_t left = ox * c->stride_x - c->pad_left;
-                int32_t p0, p1, q0, q1, started = 0;
-                samebits_inside(top, c->dilation_y, c->kernel_height, c->height, &p0, &p1);
+                const int32_t y = top + p0 * c->dilation_y;
+                int32_t q0, q1, source;
                 samebits_inside(left, c->dilation_x, c->kernel_width, c->width, &q0, &q1);
-                for (p = p0; p < p1; p++) {
-                    for (q = q0; q < q1; q++, started = 1) {
-                        const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
-                        const int32_t source = ((n * c->height + y) * c->width + z) * c->channels;
-                        switch (c->type) {
-                        case SAMEBITS_INT8: SAMEBITS_MAX_INTO(int8_t)
-                        case SAMEBITS_UINT8: SAMEBITS_MAX_INTO(uint8_t)
-                        case SAMEBITS_INT16: SAMEBITS_MAX_INTO(samebits_i16)
-                        default: SAMEBITS_MAX_INTO(samebits_u16)
-                        }
-                    }
+                m.columns = q1 - q0;
+                source = (n * c->height + y) * c->width + left + q0 * c->dilation_x;
+                source *= c->channels;
+                switch (c->type) {
+                case SAMEBITS_INT8:
+                    samebits_max_int8(&m, (const int8_t *)x + source, (int8_t *)out + target);
+                    break;
+                case SAMEBITS_UINT8:
+                    samebits_max_uint8(&m, (const uint8_t *)x + source, (uint8_t *)out + target);
+                    break;
+                case SAMEBITS_INT16:
+                    samebits_max_int16(&m, (const samebits_i16 *)x + source,
+                                       (samebits_i16 *)out + target);
+                    break;
+                default:
+                    samebits_max_uint16(&m, (const samebits_u16 *)x + source,
+                                        (samebits_u16 *)out + target);
                 }
             }
         }
