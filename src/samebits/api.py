@@ -177,6 +177,7 @@ def quantize(
         net = Network(replace(net.model, source=name))
     if net.kind != "float network":
         raise InputError(f"{net.source}: expected a float network, found: {_found(net)}")
+    known = described(net.model, contract).known  # not what the calibration says of itself
     net = Network(described(net.model, contract, meaning_of(net.model.real, *fed)))
     graph = tie_states(canonicalize(net.model.real), state)
     options = Options(
@@ -199,7 +200,7 @@ def quantize(
     )
     options.check(graph)
     check_lowerable(graph)
-    arrays = gather(calibration, graph, where, chosen, net.model.rate, net.model.known)
+    arrays = gather(calibration, graph, where, chosen, net.model.rate, known)
     quantized = quantize_network(graph, arrays, options, where)
     report = quantized.report
     made = deployable(replace(net.model, graph=quantized.graph))

@@ -53,6 +53,10 @@ class Trait(Enum):
     # Where a channel of the first operand is multiplied by a positive number, the same channel of
     # the result is. Channels lie along any one axis, of a SPATIAL operator along axis 1.
     HOMOGENEOUS = auto()
+    # A channel of the result is made of the same channel of the first operand, and of the numbers
+    # of that channel in constants and attributes that have one for each: a channel may be left out
+    # with these. Channels lie along the last axis, of which a result has as many.
+    CHANNELWISE = auto()
     # The sums of constants that comparisons of the first operand choose: it changes no number, and
     # no operand scales the result, which may leave a graph, and be ranked, without codes.
     TALLIES = auto()

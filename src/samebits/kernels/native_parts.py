@@ -77,7 +77,10 @@ class NativeParts(Eager):
         """Where C reads the exponents of n rows, or one; their number; and what holds them."""
         if not isinstance(exponent, Tensor):
             return self._at(exponent), 1, None
-        held = integers(exponent, I64).contiguous()
+        held = integers(exponent, I64)
+        if held.numel() == 1:
+            held = held.flatten().expand(n)
+        held = held.contiguous()
         return pointer(held, n, I64), n, held
 
     def _results(self, like: Tensor | None) -> tuple[Any, Callable[[], Exponent]]:

@@ -159,8 +159,9 @@ def test_a_dead_channel_has_the_interval_and_the_scale_of_its_neighbours() -> No
         assert low == high
         assert abs(low) < 1 << 18
     (before,), (after,) = (lower_to_calls(g, find_cpu("cortex-m4")).entries for g in (graph, found))
-    assert before.calls[0].function != "conv8_packed"
-    assert after.calls[0].function == "conv8_packed"
+    calls = [entry.calls[0] for entry in (before, after)]
+    assert [call.function for call in calls] == ["conv8_packed"] * 2
+    assert [call.parameters.fields["long_sums"] for call in calls] == [1, 0]
 
 
 def test_nothing_changes_without_constant_channels() -> None:

@@ -207,16 +207,19 @@ def _extreme(best: Callable[..., Array]) -> Callable[[Arrays, Attributes], list[
 
 _ZEROS = {"a_zero": 0, "b_zero": 0, "dtype": "int32"}
 _SUM = (Trait.POINTWISE, Trait.ACCUMULATES)
+_CHANNEL = (Trait.POINTWISE, Trait.CHANNELWISE)
 _ADD = {"factors": REQUIRED, "offset": 0, "dtype": "int32"}
 _RATIOS = {"ratios": REQUIRED, **TO_CODES}
 _BOUNDS = {"low": REQUIRED, "high": REQUIRED}
-register_integer("affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine, *_SUM)
+register_integer(
+    "affine", (3, 3), {"dtype": "int32"}, _infer_affine, _affine, *_SUM, Trait.CHANNELWISE
+)
 register_integer("add", (1, None), _ADD, _infer_add, _add, *_SUM)
 register_integer("multiply", (2, 2), _ZEROS, _infer_multiply, _multiply, *_SUM)
-register_integer("requantize", (1, 1), _RATIOS, _infer_requantize, _requantize, Trait.POINTWISE)
+register_integer("requantize", (1, 1), _RATIOS, _infer_requantize, _requantize, *_CHANNEL)
 _RATIO = {"ratio": REQUIRED, **TO_CODES}
 register_integer("divide", (2, 2), _RATIO, _infer_divide, _divide, Trait.POINTWISE)
-register_integer("table", (2, 2), {}, _infer_table, _table, Trait.POINTWISE)
-register_integer("clip", (1, 1), _BOUNDS, _infer_clip, _clip, Trait.POINTWISE)
+register_integer("table", (2, 2), {}, _infer_table, _table, *_CHANNEL)
+register_integer("clip", (1, 1), _BOUNDS, _infer_clip, _clip, *_CHANNEL)
 for _name, _best in (("maximum", np.maximum), ("minimum", np.minimum)):
     register_integer(_name, (2, 2), {}, _infer_pair, _extreme(_best), Trait.POINTWISE)

@@ -190,15 +190,15 @@ def _argmax(arrays: Arrays, a: Attributes) -> list[Array]:
 
 _POOL = {"kernel": REQUIRED, **SPATIAL}
 _AXES = {"axes": REQUIRED, "keepdims": True}
-_IMAGE = (Trait.SPATIAL, Trait.SELECTION)
-register_integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool, *_IMAGE)
+_IMAGE = (Trait.SPATIAL, Trait.CHANNELWISE)
+register_integer("max_pool", (1, 1), _POOL, _infer_pool, _max_pool, *_IMAGE, Trait.SELECTION)
 register_integer(
     "sum_pool",
     (1, 1),
     {**_POOL, "zero": 0, "balance": False, "dtype": "int32"},
     _infer_sum_pool,
     _sum_pool,
-    Trait.SPATIAL,
+    *_IMAGE,
     Trait.ACCUMULATES,
 )
 _SUM = (Trait.REDUCES, Trait.ACCUMULATES)

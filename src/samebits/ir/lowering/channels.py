@@ -176,7 +176,7 @@ def _joined(graph: Graph, node: Node) -> bool:
         return len(x) - 1 not in node.attributes["axes"]
     if node.op in ("reshape", "transpose"):
         return len(x) > 0 and keeps_channels(node.op, node.attributes, x, out)
-    return node.op in _BY_CHANNEL
+    return has(node.op, Trait.CHANNELWISE)
 
 
 def _absorbable(node: Node, weights: Array, x: Interval) -> frozenset[int]:
@@ -293,6 +293,3 @@ def _narrowed(
     elif node.op == "reshape":
         attributes["shape"] = (*attributes["shape"][:-1], len(kept))
     return arrays, attributes
-
-
-_BY_CHANNEL = frozenset({"requantize", "clip", "table", "affine", "max_pool", "sum_pool"})
