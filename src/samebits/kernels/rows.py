@@ -6,6 +6,7 @@ against them. `size` is the shape of a result's exponents: 1 along every axis th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -306,13 +307,13 @@ def _keeps_rows(
     """Whether each row after a move has elements of one row alone, whatever the exponents are."""
     if not codes.numel():
         return False
-    with _disable_current_modes():  # it follows from shapes: no routine repeats it
+    on_cpu = codes.device.type == "cpu"
+    # It follows from shapes: no routine, which would be one of the CPU, repeats it.
+    with _disable_current_modes() if on_cpu else contextlib.nullcontext():
         count = torch.arange(1, exponent.numel() + 1, dtype=torch.int32, device=codes.device)
         own = move(count.view(exponent.shape).expand(codes.shape))  # 0 where a move adds elements
         first = own[tuple(slice(0, n) for n in size)]
-        return (
-            own.numel() > 0 and bool((first > 0).all()) and torch.equal(own, first.expand_as(own))
-        )
+        return own.numel() > 0 and bool((first > 0).all()) and bool((own == first).all())
 
 
 def moved_shifts(
