@@ -78,7 +78,7 @@ class NativeParts(Eager):
         if not isinstance(exponent, Tensor):
             return self._at(exponent), 1, None
         held = integers(exponent, I64)
-        if held.numel() == 1:
+        if held.numel() == 1 < n:
             held = held.flatten().expand(n)
         held = held.contiguous()
         return pointer(held, n, I64), n, held
