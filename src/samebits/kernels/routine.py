@@ -326,11 +326,12 @@ class RoutineRecorder(Native):
 
     def chosen(self, source: Tensor, axis: int, index: Tensor, target: Tensor) -> None:
         """A call that copies elements along an axis; it fails where an index is none."""
-        own = target.new_empty(target.shape)
+        own = target if target.is_contiguous() else target.new_empty(target.shape)
         places = (*self._along(source, axis), source.element_size(), *self._index(index))
         place = memory.pointer(self.made(own), own.numel(), own.dtype)
         self._run(self._c.samebits_chosen, *places, place)
-        self.copied(own, self.made(target))
+        if own is not target:
+            self.copied(own, self.made(target))
 
     def added(self, target: Tensor, axis: int, index: Tensor, source: Tensor) -> None:
         """A call that adds elements, int64, at indices along an axis of a dense tensor."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +58,7 @@ class RecordedGraph:
     def forward(self, x: Any, weights: Sequence[Weight], keep: bool) -> tuple[BFPValue, _Kept]:
         """The output, and with `keep` what a backward pass needs. Raises as `graph.forward`."""
         draws = [mask() for mask in self._masks]
-        kept = _Kept(x, weights, with_masks(self.graph, draws), draws)
+        kept = _Kept(x, weights, self.graph, draws)
         recorded = self._recorded
         if recorded is not None and not (keep and self._is_used()) and recorded.fits(x, weights):
             output = recorded.forward(x, draws)
@@ -67,7 +66,7 @@ class RecordedGraph:
                 if keep:
                     kept.recorded, self._user = recorded, weakref.ref(kept)
                 return output, kept
-        output, kept.walked = forward(kept.graph, x, weights, keep)
+        output, kept.walked = forward(kept.drawn, x, weights, keep)
         if not keep:
             self._record(kept, None)
         return output, kept
@@ -80,8 +79,8 @@ class RecordedGraph:
             if found is not None:
                 return found
             with deferred_updates():  # the first pass has told them
-                _, kept.walked = forward(kept.graph, kept.x, kept.weights, True)
-        found = backward(kept.graph, kept.walked, grad)
+                _, kept.walked = forward(kept.drawn, kept.x, kept.weights, True)
+        found = backward(self.graph, kept.walked, grad)
         self._record(kept, grad)
         return found
 
@@ -110,7 +109,7 @@ class _Kept:
     """A forward pass that may be followed by a backward pass: its operands, and where the values
     are that the latter reads.
 
-    graph: in which the masks of dropouts are the ones of this pass; draws: these
+    draws: the masks of the graph's dropouts
     """
 
     x: Any
@@ -119,6 +118,11 @@ class _Kept:
     draws: Sequence[Drawn]
     walked: Any = None
     recorded: RecordedPasses | None = None
+
+    @functools.cached_property
+    def drawn(self) -> TrainingGraph:
+        """The graph with these masks."""
+        return with_masks(self.graph, self.draws)
 
 
 Place = ctypes.c_int64
@@ -257,10 +261,8 @@ def record(
 
     own = given_part(part_of(x))
     value = own[0] if isinstance(x, Tensor) else x.with_part(*own)
-    cells = [recorder.input_cell(number) for number in numbers_of(draws)]
-    drawn = with_masks(
-        graph, [((a, b), (c, d, e)) for a, b, c, d, e in zip(*[iter(cells)] * 5, strict=True)]
-    )
+    cells = [[recorder.input_cell(number) for number in numbers_of([drawn])] for drawn in draws]
+    drawn = with_masks(graph, [((a, b), (c, d, e)) for a, b, c, d, e in cells])
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         states = [as_recorded(w, recorder) for w in weights]
         output, kept = forward(drawn, value, states, grad is not None)
@@ -289,7 +291,7 @@ def record(
         None if given is None else placed_part(given),
         [None if g is None else PlacedGradient.of(g, routine) for g in gradients],
         [_placed_update(update, routine) for update in updates],
-        [Place.from_address(cell.place) for cell in cells],
+        [Place.from_address(number.place) for own in cells for number in own],
     )
     _prove(passes, graph, x, weights, grad, draws)
     return passes
@@ -359,7 +361,8 @@ def with_masks(graph: TrainingGraph, draws: Sequence[Drawn]) -> TrainingGraph:
     for node in graph.instructions:
         if node.operation is DROPOUT:
             arguments = list(node.arguments)
-            arguments[MASK] = functools.partial(next, itertools.repeat(next(given)))
+            drawn = next(given)
+            arguments[MASK] = lambda drawn=drawn: drawn
             node = replace(node, arguments=tuple(arguments))
         steps.append(node)
     return replace(graph, instructions=tuple(steps))

@@ -128,7 +128,7 @@ def _dropout_codes(
 ) -> tuple[BFPValue, tuple[Drawn]]:
     """The mask is not stored: the counter-based generator gives it again in the gradient."""
     drawn = mask()
-    codes, m, exponent = _dropped(*x._read(), p, drawn, count)
+    codes, m, exponent = _dropped(x.codes, x.exponent, p, drawn, count)
     if x.shifts is not None:
         return narrowed(codes.long() * m, exponent, x.bits, x.shifts), (drawn,)
     bits = 32 if x.is_wide else x.bits
