@@ -127,7 +127,19 @@ def params(pages: Iterable[str]) -> list[object]:
     ]
 
 
-SHORT = ("c", "compare", "data", "faq", "numerics", "python", "report", "start", "train", "why")
+SHORT = (
+    "c",
+    "compare",
+    "data",
+    "faq",
+    "numerics",
+    "predict",
+    "python",
+    "report",
+    "start",
+    "train",
+    "why",
+)
 
 
 @pytest.mark.parametrize("name", params(f"{page}.md" for page in SHORT))

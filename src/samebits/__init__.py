@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from samebits.checkup import doctor
     from samebits.comparison import compare
+    from samebits.estimators import SamebitsClassifier, SamebitsRegressor  # noqa: F401
     from samebits.explanations import explain
     from samebits.firmware import concord, simulate
     from samebits.ledger import memory_limit
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Network": "samebits.network",
+    "SamebitsClassifier": "samebits.estimators",
+    "SamebitsRegressor": "samebits.estimators",
     "compare": "samebits.comparison",
     "concord": "samebits.firmware",
     "doctor": "samebits.checkup",
@@ -59,6 +62,7 @@ _HOMES = {
     ),
 }
 
+# Not SamebitsClassifier and SamebitsRegressor, which need scikit-learn: `import *` needs it not.
 __all__ = [
     "Network",
     "__version__",

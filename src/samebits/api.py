@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from samebits.contract import Contract
-    from samebits.data import Dataset, LabelledReading
+    from samebits.data import LabelledReading
     from samebits.data.options import PartReading
     from samebits.reports.report import Report
     from samebits.train.run.loop import Reporter
@@ -255,7 +255,7 @@ def convert(
 
 @settled
 def fit(
-    data: str | Path | Dataset,
+    data: Any,
     arch: str | nn.Module,
     out: str | Path,
     *,
@@ -306,8 +306,9 @@ def fit(
 
     data:        digits, a folder of images, of images and masks or of recordings, a table (.csv,
                  .parquet), an .npz or .txt file, a data set that Hugging Face has saved,
-                 module:callable or file.py:callable of map-style datasets, or a Dataset
-    reading:     of a file or folder: target, task, resize, resample, colour, mean and std
+                 module:callable or file.py:callable of map-style datasets, a pandas.DataFrame, two
+                 of them (for training, for testing), or a Dataset
+    reading:     of a file, folder or frame: target, task, resize, resample, colour, mean and std
                  (`data.LabelledReading`)
     arch:        an architecture's name, module:callable or file.py:callable, or a torch.nn.Module,
                  whose weights are set anew from the seed, or are those of `init`
@@ -347,7 +348,8 @@ def fit(
 
     from samebits.data import Dataset
     from samebits.data import load as load_data
-    from samebits.data.load import source_name
+    from samebits.data.frames import frames_given
+    from samebits.data.load import given_data, source_name
     from samebits.data.options import LabelledReading, options_given
     from samebits.recompute.training import Planner, plan_option
     from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS
@@ -365,11 +367,11 @@ def fit(
             f"torch.nn.Module, found {type(arch).__name__}"
         )
     model, name = (None, arch) if isinstance(arch, str) else (arch, type(arch).__name__)
-    given = data if isinstance(data, Dataset) else None
-    name_of_data = source_name(data) if given is None else given.source
     options = options_given(reading, LabelledReading)
-    if given is not None:
-        options.apart_from(given.source, "a Dataset", ())
+    given = None
+    if isinstance(data, Dataset) or frames_given(data):
+        given = given_data(data, limit=limit, options=options)
+    name_of_data = source_name(data) if given is None else given.source
     with cpu_threads(threads):
         try:
             place = run_device(device)
@@ -449,7 +451,7 @@ def fit(
 @settled
 def evaluate(
     source: Any,
-    data: str | Path | Dataset,
+    data: Any,
     *,
     whole: bool = False,
     arch: str | nn.Module | None = None,

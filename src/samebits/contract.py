@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,11 @@ RULES = {
     "regression": "centre + spread * the number, of every target",
 }
 """Rules by which an output becomes an answer."""
+MISSING = {
+    "refuse": "an error that names row and column",
+    "mean": "a number counts as its column's mean, a word as none of its column's",
+}
+"""What is done about cells of a table that have no value."""
 RULE_OF = {  # of tasks
     "classification": "argmax",
     "segmentation": "argmax",
@@ -55,6 +60,7 @@ class InputMeaning:
     columns:   of a table, in order, whose standardised numbers, and words as 0 and 1, it takes
     mean, std: it takes (pixel / 255 - mean) / std: a number each, or one for each channel
     unit:      of its numbers, in words
+    missing:   one of MISSING; "" is refuse
     """
 
     name: str
@@ -62,6 +68,7 @@ class InputMeaning:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     unit: str = ""
+    missing: str = ""
 
     def misfit(self, shape: Sequence[int]) -> str:
         """Why it cannot be that of an input of a shape [1, ...]; "" where it can."""
@@ -111,6 +118,12 @@ class Contract:
 
     def __post_init__(self) -> None:
         """Raise InputError for an unknown rule, names that are alike, and scales without them."""
+        for given in self.inputs:
+            if given.missing not in ("", *MISSING):
+                raise InputError(
+                    f"input {given.name!r:.60}: expected missing to be one of "
+                    f"{', '.join(MISSING)}, found {given.missing!r:.60}"
+                )
         for output in self.outputs:
             where = f"output {output.name!r:.60}"
             if output.rule not in ("", *RULES):
@@ -162,8 +175,9 @@ class Contract:
         """This, and what an earlier contract says of that on which this one says nothing."""
 
         def both(mine: Any, others: Any) -> Any:
-            names = {port.name for port in mine}
-            return (*mine, *(port for port in others if port.name not in names))
+            names, known = {port.name for port in mine}, {port.name: port for port in others}
+            merged = [_over(port, known.get(port.name)) for port in mine]
+            return (*merged, *(port for port in others if port.name not in names))
 
         return Contract(
             both(self.inputs, earlier.inputs),
@@ -183,7 +197,8 @@ class Contract:
             classes = made.names if made is not None and made.rule == "argmax" else ()
             scales = () if made is None else made.scales
             preparation = Preparation(given.columns, scales, classes)
-        return Earlier(DataOptions(mean=given.mean, std=given.std), preparation)
+        options = DataOptions(mean=given.mean, std=given.std)
+        return Earlier(options, preparation, bool(given.mean), given.missing)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; what is not known is left out."""
@@ -194,6 +209,7 @@ class Contract:
                 "mean": list(each.mean),
                 "std": list(each.std),
                 "unit": each.unit,
+                **({"missing": each.missing} if each.missing else {}),
             }
             for each in self.inputs
         ]
@@ -276,6 +292,16 @@ def of_data(
     return Contract(() if given == InputMeaning(own) else (given,), () if not rule else (made,))
 
 
+def _over(port: Any, earlier: Any) -> Any:
+    """A port's meaning, and what an earlier one says of that on which it says nothing; of another
+    rule nothing stays."""
+    rule = getattr(port, "rule", "")
+    if earlier is None or (rule and rule != earlier.rule):
+        return port
+    said = {field.name: getattr(port, field.name) for field in fields(port)}
+    return replace(earlier, **{name: value for name, value in said.items() if value})
+
+
 def _contract(record: Any) -> Contract:
     _keys(record, ("format", "name", "version", "inputs", "outputs"))
     require(record.get("format", FORMAT) == FORMAT)
@@ -287,11 +313,12 @@ def _contract(record: Any) -> Contract:
 
 
 def _input(record: Any) -> InputMeaning:
-    _keys(record, ("name", "columns", "mean", "std", "unit"))
+    _keys(record, ("name", "columns", "mean", "std", "unit", "missing"))
     mean, std = (_listed(record.get(key, []), _real, MOST_CHANNELS) for key in ("mean", "std"))
     require(len(mean) == len(std) and all(number > 0 for number in std))
     columns = _listed(record.get("columns", []), feature_from, MAX_NAMES)
-    return InputMeaning(_text(record["name"]), columns, mean, std, _text(record.get("unit", "")))
+    texts = [_text(record.get(key, "")) for key in ("unit", "missing")]
+    return InputMeaning(_text(record["name"]), columns, mean, std, *texts)
 
 
 def _output(record: Any) -> OutputMeaning:

@@ -113,7 +113,10 @@ class Model:
     def known(self) -> Earlier | None:
         """How data is read for it: as its run read its own, or as its contract says; None where
         neither is known."""
-        return self.meaning.reading() if self.earlier is None else self.earlier
+        said = self.meaning.reading()
+        if self.earlier is None or said is None:
+            return self.earlier or said
+        return replace(self.earlier, missing=said.missing)
 
     @cached_property
     def real(self) -> Graph:

@@ -17,7 +17,6 @@ from samebits.errors import (
     FidelityWarning,
     InputError,
     SamebitsError,
-    UnsupportedError,
 )
 from samebits.ir import Graph, Value
 from samebits.model import Model
@@ -28,6 +27,7 @@ from samebits.settled import outside, settled
 if TYPE_CHECKING:
     from samebits.contract import Contract
     from samebits.data import Reading
+    from samebits.predictions import Prediction
     from samebits.quantization import Fidelity, Held, QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
     from samebits.reports.page.verdict import BackendsCompared
@@ -134,6 +134,7 @@ class Network(Reported):
         Raises InputError for samples that do not fit, or a backend that cannot run here.
         """
         from samebits.verification.inputs import dequantize, given_codes
+        from samebits.verification.registry import usable
         from samebits.verification.run import reference_of, run_float
 
         if self.kind == "float network":
@@ -143,7 +144,7 @@ class Network(Reported):
                     "found a float one; quantize it first, or leave backend and codes out"
                 )
             return run_float(self.model, samples, reading)
-        chosen = self._backend(backend or reference_of(self.model))
+        chosen = usable(backend or reference_of(self.model), self.model)
         arrays = chosen.run(self.model, given_codes(samples, self.model, 0, reading))
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
@@ -154,6 +155,29 @@ class Network(Reported):
         }
 
     @settled
+    def predict(
+        self, data: Any, backend: str | None = None, **reading: Unpack[Reading]
+    ) -> Prediction:
+        """Named answers for raw data, one for every sample that is given, in its order: classes
+        with their scores, the labels that hold, or values in their unit. The same from every
+        backend.
+
+        data:    a pandas.DataFrame or a table, whose columns are taken by name in any order; images
+                 or recordings: a folder, a file, a list of files; an array of raw rows in the order
+                 of the contract's columns, or of images as uint8; Pillow's images; or what `verify`
+                 takes. Labels are not needed
+        backend: as `run` takes it
+        reading: as `run` takes it; with `prepared` arrays are what the network itself takes, such
+                 as rows that are standardised already
+
+        Raises InputError for a network whose contract has no rule for its output, and for data that
+        does not fit its contract: one error lists all columns that lack and all that are besides.
+        """
+        from samebits.predictions import predict
+
+        return predict(self.model, data, backend, reading)
+
+    @settled
     def verify(
         self,
         samples: Any = "random:100",
@@ -162,6 +186,7 @@ class Network(Reported):
         available: bool = False,
         signers: str | Path | None = None,
         seed: int = 0,
+        raw: bool = False,
         **reading: Unpack[Reading],
     ) -> Verification:
         """Compute samples on several backends and compare them for equality, without tolerance.
@@ -175,6 +200,8 @@ class Network(Reported):
         available: every backend of this kind of model that can run here, instead
         signers:   of a folder: a file of allowed signers (`man ssh-keygen`), one of whom must have
                    signed its report.json, of a training folder its result.json
+        raw:       samples are raw rows or images, as `predict` takes them, and answers are compared
+                   too: C computes all from raw values (docs/spec/tables.md 5)
         reading:   of a file or folder: its options, such as `resize`; of arrays for the network of
                    a training folder: `prepared` (`data.Reading`)
 
@@ -187,8 +214,9 @@ class Network(Reported):
 
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
-        from samebits.verification.inputs import chosen_of, given_codes, name_of, step
-        from samebits.verification.run import chosen_backends, verify_model
+        from samebits.predictions import compared
+        from samebits.verification.inputs import chosen_of, name_of
+        from samebits.verification.run import chosen_backends
         from samebits.verification.sealed import check_folder
 
         if isinstance(backends, str):
@@ -199,13 +227,13 @@ class Network(Reported):
         folder = check_folder(self.model, signers)
         if folder.refused:
             return Verification(self.source, 0, {}, (), refused=folder.refused)
-        taken = given_codes(samples, folder.model, seed, reading)
         usual = backends is None and not available
-        expected, verdicts = verify_model(folder.model, taken, names, strict=strict, promised=usual)
-        ports = self.interface
+        count, ports, expected, verdicts = compared(
+            folder.model, samples, names, strict, usual, seed, raw, reading
+        )
         return Verification(
             self.source,
-            len(taken[0]) // step(ports.values[ports.inputs[0]]),
+            count,
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
             name_of(samples),
@@ -310,10 +338,11 @@ class Network(Reported):
         `sb.audit` names the first layer where two traces part. Arguments and errors as `run`.
         """
         from samebits.verification.inputs import given_codes
+        from samebits.verification.registry import usable
         from samebits.verification.run import reference_of
         from samebits.verification.trace import to_record
 
-        chosen = self._backend(backend or reference_of(self.model))
+        chosen = usable(backend or reference_of(self.model), self.model)
         codes = given_codes(samples, self.model, seed, reading)
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
@@ -638,13 +667,3 @@ class Network(Reported):
             except SamebitsError as error:
                 uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
         return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
-
-    def _backend(self, name: str) -> Any:
-        from samebits.verification.registry import backend_named, check_needs
-
-        chosen = backend_named(name)
-        check_needs(chosen, self.model)
-        reason = chosen.unavailable()
-        if reason is not None:
-            raise UnsupportedError(f"backend {name} cannot run here: {reason}")
-        return chosen

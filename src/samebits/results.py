@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from samebits.codegen.packaging.package import PackageReport
     from samebits.codegen.run.profile import LayerCost
     from samebits.codegen.run.requirements import Requirements
+    from samebits.data import Reading
     from samebits.ir.integer.transfer import TransferTables
     from samebits.model import Model
     from samebits.npu.machine.program import Program
+    from samebits.predictions import Prediction
     from samebits.recompute.plan.cost import Device
     from samebits.recompute.plan.plan import Plan
     from samebits.train.run.config import TrainConfig
@@ -419,6 +421,15 @@ class TrainingRun(Reported):
         """Figures of a task other than classification, by name: rmse, mae, r2; exact_match,
         mean_f1; pixel_accuracy, mean_iou."""
         return self.result.metrics or {}
+
+    def predict(
+        self, data: Any, backend: str | None = None, **reading: Unpack[Reading]
+    ) -> Prediction:
+        """As `Network.predict`, by the network of this run."""
+        from samebits.model import load
+        from samebits.predictions import predict
+
+        return predict(load(self.folder), data, backend, reading)
 
     @property
     def sha256(self) -> str:

@@ -13,9 +13,10 @@ from samebits import data, ledger, progress
 from samebits.contract import UNKNOWN, Contract, of_data
 from samebits.data.archive import WHOLE_KEYS
 from samebits.data.earlier import Earlier
+from samebits.data.frames import is_frame
 from samebits.data.load import given_data
 from samebits.data.options import PLAIN, DataOptions
-from samebits.data.table import features_of_frames, is_frame, values_of
+from samebits.data.table import features_of_frames, values_of
 from samebits.errors import InputError
 from samebits.files import read_archive, read_array
 from samebits.ir import Graph
@@ -69,9 +70,9 @@ def gather(
         chosen = given.test_images if whole else given.train_images
         if not len(chosen):
             raise _empty(what)
-        return _of_data(given.source, given.values(chosen), graph, what)
+        return fitted(given.source, given.values(chosen), graph, what)
     if is_frame(given):
-        return _of_data(what, _of_frame(given, what, options, earlier), graph, what)
+        return fitted(what, _of_frame(given, what, options, earlier), graph, what)
     return _checked(_of_arrays(given, graph, what), graph, what, options, earlier)
 
 
@@ -166,7 +167,7 @@ def in_memory(given: Any, options: DataOptions = PLAIN) -> Any:
     alone, read as `gather` reads them; others as they are."""
     if not isinstance(given, str | Path):
         return given
-    arrays = _archived(given, options)
+    arrays = archived(given, options)
     if arrays is None:
         return data.load_samples(str(given), options=options)
     return next(iter(arrays.values())) if len(arrays) == 1 else arrays
@@ -217,7 +218,7 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
     return tuple(torch.from_numpy(_array(part, what)[:1].copy()) for part in parts)
 
 
-def _archived(
+def archived(
     given: str | Path, options: DataOptions, names: Collection[str] = WHOLE_KEYS
 ) -> dict[str, Array] | None:
     """The arrays of an archive of inputs, or of a file of one array; None for what is data for
@@ -243,7 +244,7 @@ def _stored(
     whole: bool,
 ) -> dict[str, Array]:
     """The arrays of an archive, or the samples of data."""
-    arrays = _archived(given, options, graph.inputs)
+    arrays = archived(given, options, graph.inputs)
     if arrays is not None:
         if len(arrays) == 1 and (len(graph.own_inputs) == 1 or NAMELESS in arrays):
             arrays = {_only(graph, what): next(iter(arrays.values()))}
@@ -252,19 +253,19 @@ def _stored(
     found = data.load_samples(
         str(given), input_shape=shape, options=options, rate=rate, earlier=earlier, whole=whole
     )
-    return _of_data(str(given), found, graph, what, given)
+    return fitted(str(given), found, graph, what, data.options_of(given))
 
 
-def _of_data(
-    source: str, values: Any, graph: Graph, what: str, place: str | Path | None = None
+def fitted(
+    source: str, values: Any, graph: Graph, what: str, takes: Sequence[str] = ()
 ) -> dict[str, Array]:
     """A tensor of samples for the only input. Raises InputError for another shape, with those
-    options of reading a file or folder, `place`, that would give the right one."""
+    options of reading that the source takes and that would give the right one."""
     name = _only(graph, what)
     shape, found = graph.values[name].shape[1:], tuple(values.shape[1:])
     if found == shape:
         return {name: values.numpy()}
-    advice, takes = [], data.options_of(place)
+    advice = []
     if len(shape) == len(found) == IMAGE_AXES:
         if "resize" in takes and found[1:] != shape[1:]:
             advice.append(f"--resize {shape[1]}x{shape[2]}")

@@ -119,7 +119,7 @@ def test_an_archive_is_prepared_as_a_run_has_it(tmp_path):
     again = load(str(path), earlier=Earlier(data.options, data.preparation))
     assert again.preparation == data.preparation
     np.savez(path, x=X[:, :2], y=X[:, 0])
-    with pytest.raises(InputError, match="expected a column '2' of numbers as in training"):
+    with pytest.raises(InputError, match="found no '2'; add what is missing"):
         load(str(path), earlier=Earlier(data.options, data.preparation))
 
 

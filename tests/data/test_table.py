@@ -12,6 +12,7 @@ import torch
 
 from samebits import progress
 from samebits.data import load, load_samples, table
+from samebits.data.cells import column_of
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import Earlier
 from samebits.data.options import DataOptions
@@ -55,7 +56,7 @@ def test_columns_become_codes_and_words_inputs(tmp_path):
     data = load(source)
     assert (data.task, data.class_names, data.input_shape) == ("classification", ("a", "b"), (6,))
     assert data.noun == "row"
-    test = torch.from_numpy(table._test_rows({n: table._column(frame[n], n) for n in frame}))
+    test = torch.from_numpy(table._test_rows({n: column_of(frame[n], n) for n in frame}))
     assert (
         data.train_images[:, 0].tolist()
         == ColumnScale.of(frame["length"].to_numpy()[~test.numpy()])
@@ -110,7 +111,7 @@ def test_the_split_is_that_of_the_cells_whatever_holds_them(tmp_path):
 
 def test_the_split_is_that_of_the_specification():
     frame = rows(300).assign(tiny=[(-1) ** i * 3.0**-i for i in range(300)])
-    columns = {name: table._column(frame[name], name) for name in frame}
+    columns = {name: column_of(frame[name], name) for name in frame}
     found = table._test_rows(columns)
     for index, row in enumerate(frame.to_dict("records")):
         cells = {k: v if isinstance(v, str) else Fraction(float(v)) for k, v in row.items()}
@@ -142,7 +143,7 @@ def test_all_rows_of_a_runs_columns(tmp_path):
     assert torch.equal(load_samples(source, earlier=earlier, whole=True), wanted)
     with pytest.raises(InputError, match=r"--target: expected one of its columns, .*found 'other'"):
         load_samples(source, earlier=earlier, whole=True, options=DataOptions.of("other"))
-    with pytest.raises(InputError, match="found 'Length' and no 'length'; give each the name"):
+    with pytest.raises(InputError, match="found no 'length' and 'Length' besides; give"):
         load_samples(
             written(tmp_path, frame.rename(columns={"length": "Length"}), "case.csv"),
             earlier=earlier,
@@ -194,7 +195,7 @@ def test_a_run_prepares_other_tables(tmp_path):
         load(
             written(tmp_path, with_words, "w.csv"), earlier=Earlier(data.options, data.preparation)
         )
-    with pytest.raises(InputError, match=r"expected a column 'length' of numbers as in training"):
+    with pytest.raises(InputError, match=r"found no 'length'; add what is missing"):
         load(
             written(tmp_path, frame.drop(columns="length"), "less.csv"),
             earlier=Earlier(data.options, data.preparation),

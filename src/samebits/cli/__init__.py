@@ -34,6 +34,7 @@ from samebits.cli.messages import (
     told,
 )
 from samebits.cli.plan import plan_command
+from samebits.cli.predict import predict_command
 from samebits.cli.profile import profile_command
 from samebits.cli.quantize import quantize_command
 from samebits.cli.report import report_command
@@ -59,6 +60,7 @@ for command in (
     train_command,
     compare_command,
     eval_command,
+    predict_command,
     plan_command,
     device_command,
     quantize_command,

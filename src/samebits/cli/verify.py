@@ -50,6 +50,14 @@ def verify_command(
             "report.json, of a training folder its result.json.",
         ),
     ] = None,
+    raw: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Instead of --inputs: raw rows or images, as samebits predict takes them; answers "
+            "are compared, which C computes from raw values.",
+        ),
+    ] = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
@@ -69,7 +77,13 @@ def verify_command(
         if rebuild is not None:
             net.rebuild(rebuild)
         result = net.verify(
-            inputs, names, available=available, signers=signers, seed=seed, **reading
+            inputs if raw is None else raw,
+            names,
+            available=available,
+            signers=signers,
+            seed=seed,
+            raw=raw is not None,
+            **reading,
         )
     show(result, as_json, *([] if rebuild is None else [rebuild]))
     raise typer.Exit(0 if result else 1)

@@ -43,9 +43,14 @@ class About:
 
 
 def header(
-    calls: CallList, layout: MemoryLayout, blocked: StepBlocks | None, prefix: str, about: About
+    calls: CallList,
+    layout: MemoryLayout,
+    blocked: StepBlocks | None,
+    prefix: str,
+    about: About,
+    raw: Sequence[str] = (),
 ) -> str:
-    """The text of <prefix>.h."""
+    """The text of <prefix>.h. raw: lines about the functions that take raw values."""
     graph, upper = calls.graph, prefix.upper()
     lines = [
         f"/* {c_comment(graph.name)}: an integer model, codes in, codes out.",
@@ -70,6 +75,7 @@ def header(
         *_memory(layout, blocked, prefix),
         *_instance(prefix, about),
         *_functions(calls, prefix),
+        *raw,
         *stream.declarations(graph, prefix),
         *_conversions(graph, prefix),
         "#ifdef __cplusplus",

@@ -29,11 +29,13 @@ class Earlier:
     """How a run read its data: applied to other data, as far as it applies.
 
     pixels: whether they were images of whole numbers, whose values `options` choose
+    missing: what is done about cells without a value, as a contract has it
     """
 
     options: DataOptions = PLAIN
     preparation: Preparation | None = None
     pixels: bool = False
+    missing: str = ""
 
     def check_dataset(self, preparation: Preparation | None, source: str) -> None:
         """Raise InputError for a `Dataset` of rows, targets or classes in other scales or another
@@ -63,6 +65,23 @@ class Earlier:
                 _check_rows(rows, self.preparation, source)
         elif self.pixels:
             _check_pixels(array, self.options, source)
+
+    def check_raw(self, rows: Reals, source: str) -> None:
+        """Raise InputError for rows [n, columns] that are likelier standardised already than in the
+        units of the table, by the measure of `check_array`; those of words have no number."""
+        assert self.preparation is not None
+        scaled = [
+            _gain(column[np.isfinite(column)], feature)
+            for feature, column in zip(self.preparation.features, rows.T, strict=True)
+            if feature.scale is not None
+        ]
+        total, count = sum(float(part.sum()) for part in scaled), sum(map(len, scaled))
+        if -total > max(EVIDENCE, RELEVANCE * count):
+            raise InputError(
+                f"{source}: expected rows in the units of the table, found numbers that look "
+                "standardised already; give prepared=True (--prepared) if they are, or a "
+                "pandas.DataFrame"
+            )
 
 
 NONE = Earlier()

@@ -18,6 +18,7 @@ from samebits.data.dataset import PEAK, Dataset, check_channels, pixel_values, v
 from samebits.data.decode import in_threads
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, in_hand, read_picture
+from samebits.data.recordings import TAKES as RECORDINGS
 from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
 
@@ -103,14 +104,51 @@ def load_flat(
 ) -> tuple[torch.Tensor, int | None]:
     """Values of all images [N, C, H, W] or recordings [N, T, F] of a flat folder, by name, as those
     of `load_folder` are: samples without labels. The rate of recordings, None of images."""
-    paths = _files(root)
+    return load_files(_files(root), root, steps, options)
+
+
+def load_files(
+    paths: Sequence[Path],
+    root: Path | None,
+    steps: int | None = None,
+    options: DataOptions = PLAIN,
+    raw: bool = False,
+) -> tuple[torch.Tensor, int | None]:
+    """The same of files, all below a folder `root` that a user named, or each named by itself; with
+    `raw` the bytes of images, uint8.
+
+    Raises InputError for files of other kinds, or of both.
+    """
+    for path in paths:
+        _check_sample(path)
     _check_one_kind(paths)
     if _is_audio(paths[0]):
         codes, _, rate = load_recordings(paths, (), steps, options.resample, root)
         return codes.float() * 2.0**-15, rate
     images, _ = _decode_all(paths, len(paths), options, root)
-    check_channels(str(root), images.shape[1], options)
+    check_channels(str(root or paths[0]), images.shape[1], options)
+    if raw:
+        return images, None
     return pixel_values(images, value_table(PEAK, options.mean, options.std)), None
+
+
+def sample_files(root: Path) -> list[Path]:
+    """All images or recordings of a folder, in it or in folders of classes, which may be in train/
+    and test/: folder by folder, by name. Raises InputError for a file of another kind."""
+    if not any(path.is_dir() for path in _shown(root)):
+        return _files(root)
+    found = [path for path in visible(root) if path.is_dir()]
+    return [file for folder in found for file in sample_files(folder)]
+
+
+def is_sample(path: Path) -> bool:
+    """Whether a name is that of an image or a recording."""
+    return path.suffix.lower() in (*IMAGE_SUFFIXES, AUDIO_SUFFIX)
+
+
+def takes_of(path: Path) -> tuple[str, ...]:
+    """The options of reading a file of samples."""
+    return RECORDINGS if _is_audio(path) else TAKES
 
 
 def is_test_name(name: str) -> bool:
@@ -204,12 +242,16 @@ def _files(folder: Path) -> list[Path]:
     """The samples of a folder of them. Raises InputError for a file of another kind."""
     files = visible(folder)
     for path in files:
-        if path.suffix.lower() not in (*IMAGE_SUFFIXES, AUDIO_SUFFIX) or not path.is_file():
-            raise InputError(
-                f"{path}: expected only {', '.join(IMAGE_SUFFIXES)} or .wav files in a folder of "
-                "samples; move this one elsewhere"
-            )
+        _check_sample(path)
     return files
+
+
+def _check_sample(path: Path) -> None:
+    if not is_sample(path) or not path.is_file():
+        raise InputError(
+            f"{path}: expected only {', '.join(IMAGE_SUFFIXES)} or .wav files in a folder of "
+            "samples; move this one elsewhere"
+        )
 
 
 def _is_audio(path: Path) -> bool:
@@ -227,13 +269,14 @@ def _check_one_kind(paths: Sequence[Path]) -> None:
 
 
 def _decode_all(
-    paths: Sequence[Path], train: int, options: DataOptions, root: Path
+    paths: Sequence[Path], train: int, options: DataOptions, root: Path | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 [N, C, H, W] of paths[:train] and of the rest, all below `root`; each file is checked
     before decoding."""
     first = read_picture(paths[0], None, options, root)
     reference = (paths[0], first.shape)
-    ledger.keep_of(paths, len(paths) * first.nbytes, str(root))
+    where = str(root or paths[0])
+    ledger.keep_of(paths, len(paths) * first.nbytes, where)
     parts = [np.empty((n, *first.shape), np.uint8) for n in (train, len(paths) - train)]
     size = first.shape[2], first.shape[1]
     together = decode.THREADS * in_hand(size)  # of small images, all that threads have in hand
@@ -243,6 +286,6 @@ def _decode_all(
         part, offset = (parts[0], 0) if index < train else (parts[1], train)
         part[index - offset] = read_picture(paths[index], reference, options, root, held)
 
-    with nullcontext() if held is None else ledger.hold(together, str(root)):
+    with nullcontext() if held is None else ledger.hold(together, where):
         in_threads(place, range(len(paths)))
     return torch.from_numpy(parts[0]), torch.from_numpy(parts[1])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from samebits import ledger, progress
 from samebits.callables import FORM, is_callable_name
-from samebits.data import arrays, folder, masks, own, recordings, stored, table
+from samebits.data import arrays, folder, frames, masks, own, recordings, stored, table
 from samebits.data.archive import load_npz
 from samebits.data.dataset import SCALED, Dataset, check_rate
 from samebits.data.digits import NAME, load_digits
@@ -75,7 +76,7 @@ def load(
 
 
 def given_data(
-    given: str | Path | Dataset,
+    given: Any,
     *,
     limit: int | None = None,
     input_shape: tuple[int, ...] | None = None,
@@ -83,9 +84,16 @@ def given_data(
     earlier: Earlier | None = None,
     whole: bool = False,
 ) -> Dataset:
-    """Data that a user gives: a `Dataset`, which is limited already, or the name of what `load`
-    reads. Without `earlier` a note says which values pixels become. Raises InputError as `load`,
-    and for options of a `Dataset`."""
+    """Data that a user gives: a `Dataset`, which is limited already, a frame of pandas, two of them
+    for training and for testing, or the name of what `load` reads. Without `earlier` a note says
+    which values pixels become. Raises InputError as `load`, and for options of a `Dataset`."""
+    if held := frames.frames_given(given):
+        read = earlier or NONE
+        options.apart_from(frames.IN_MEMORY, "a pandas.DataFrame", table.TAKES)
+        chosen = options.beside(read.options, table.TAKES)
+        found = table.dataset_of(frames.IN_MEMORY, held, chosen, read.preparation, whole)
+        found = found if limit is None else found.limited(limit)
+        return found.whole() if whole else found
     if not isinstance(given, Dataset):
         found = load(
             source_name(given),
@@ -110,7 +118,8 @@ def source_name(given: object) -> str:
     if isinstance(given, str | Path):
         return str(given)
     raise InputError(
-        f"data: expected {EXPECTED}, or a samebits.data.Dataset, found {type(given).__name__}; of "
+        f"data: expected {EXPECTED}, a pandas.DataFrame or a samebits.data.Dataset, found "
+        f"{type(given).__name__}; of "
         "arrays make Dataset(train_images, train_labels, test_images, test_labels, class_names)"
     )
 
@@ -167,6 +176,35 @@ def load_samples(
     return found.values(found.train_images)
 
 
+@ledger.load()
+def load_files(
+    paths: Sequence[Path],
+    root: Path | None,
+    *,
+    input_shape: tuple[int, ...],
+    options: DataOptions = PLAIN,
+    rate: int | None = None,
+    earlier: Earlier | None = None,
+    raw: bool = False,
+) -> torch.Tensor:
+    """The same of images or recordings by their names, one for each, in this order; with `raw` the
+    bytes of images.
+
+    root: the folder that a user named, below which all of them are; None where each was named
+    """
+    takes, source = folder.takes_of(paths[0]), str(root or paths[0])
+    options.apart_from(source, "images" if "mean" in takes else "recordings", takes)
+    read = earlier or NONE
+    options = options.beside(read.options, takes).with_values_of(read.options)
+    steps = input_shape[0] if len(input_shape) == 2 else None
+    values, found_rate = folder.load_files(paths, root, steps, options, raw)
+    if rate is not None:
+        check_rate(source, found_rate, rate)
+    if values.ndim == 4 and not options.mean and earlier is None:
+        progress.note(f"{source}: {VALUES}")
+    return values
+
+
 def _say_values(source: str, pixels: bool, options: DataOptions, earlier: Earlier | None) -> None:
     """Note which values the pixels of a file or folder have become, where nothing chose them: no
     option, and no run whose network it is."""
@@ -180,7 +218,7 @@ def options_of(source: object) -> tuple[str, ...]:
     if source is None or isinstance(source, Dataset):
         return ()
     if not isinstance(source, str | Path):
-        return ("target", "prepared") if table.is_frame(source) else ("prepared",)
+        return ("target", "prepared") if frames.is_frame(source) else ("prepared",)
     takes = _kind(str(source), None, None).takes
     return (*takes, "prepared") if Path(source).suffix == ".npz" else takes
 

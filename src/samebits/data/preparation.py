@@ -20,6 +20,7 @@ from samebits.spec.tables import FEATURE_BITS, LARGEST
 Column = Reals | Sequence[str]  # numbers, or words
 MAX_CATEGORIES = 100  # of one column: each becomes an input
 MAX_NAMES = 1 << 16  # of columns and classes in a record
+MOST_LISTED = 20  # names of columns in a message
 PARTS = ("features", "targets", "classes")
 ONE = 1 << FEATURE_BITS
 
@@ -81,20 +82,30 @@ class Preparation:
     def codes(self, columns: Mapping[str, Column], source: str) -> torch.Tensor:
         """Codes int16 [n, width] of columns by name. Raises InputError where one of the features
         is missing, is of another kind, or has a word that is none of its categories."""
-        extra = [name for name in columns if name not in {f.name for f in self.features}]
-        missing = [f.name for f in self.features if f.name not in columns]
-        if extra and missing:
-            raise InputError(
-                f"{source}: expected the columns of training, found {extra[0]!r:.60} and no "
-                f"{missing[0]!r:.60}; give each the name that it had in training"
-            )
-        if extra:
-            raise InputError(
-                f"{source}: expected the columns of training, found {extra[0]!r} besides; remove "
-                "it, or train again"
-            )
-        parts = [_codes(f, columns.get(f.name), source) for f in self.features]
+        known = {feature.name for feature in self.features}
+        extra = [name for name in columns if name not in known]
+        missing = [feature.name for feature in self.features if feature.name not in columns]
+        if extra or missing:
+            raise InputError(_misfit(missing, extra, source))
+        parts = [_codes(f, columns[f.name], source) for f in self.features]
         return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _misfit(missing: Sequence[str], extra: Sequence[str], source: str) -> str:
+    """The sentence on columns that are not those of training: all that lack, and all besides."""
+    found = [f"no {_listed(missing)}"] if missing else []
+    found += [f"{_listed(extra)} besides"] if extra else []
+    advice = "give each the name that it had in training"
+    if not missing:
+        advice = f"remove {'it' if len(extra) == 1 else 'them'}, or train again"
+    elif not extra:
+        advice = "add what is missing"
+    return f"{source}: expected the columns of training, found {' and '.join(found)}; {advice}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(f"{name!r:.60}" for name in names[:MOST_LISTED]) + more
 
 
 def feature_record(feature: Feature) -> dict[str, Any]:
@@ -138,12 +149,12 @@ def require(good: bool) -> None:
         raise TypeError
 
 
-def _codes(feature: Feature, column: Column | None, source: str) -> npt.NDArray[np.int16]:
+def _codes(feature: Feature, column: Column, source: str) -> npt.NDArray[np.int16]:
     """Codes [n, width] of one feature."""
     numbers = isinstance(column, np.ndarray)
-    if column is None or numbers != (feature.scale is not None):
+    if numbers != (feature.scale is not None):
         expected = "words" if feature.scale is None else "numbers"
-        found = "none of that name" if column is None else "numbers" if numbers else "words"
+        found = "numbers" if numbers else "words"
         raise InputError(
             f"{source}: expected a column {feature.name!r} of {expected} as in training, found "
             f"{found}"

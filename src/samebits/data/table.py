@@ -9,9 +9,8 @@ import csv
 import hashlib
 import io
 import os
-import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,13 +20,19 @@ import numpy.typing as npt
 import torch
 
 from samebits import ledger, progress
+from samebits.data.cells import column_of, filled, is_number
 from samebits.data.dataset import Dataset, places_of
 from samebits.data.decode import decoding
 from samebits.data.earlier import Earlier
+from samebits.data.frames import pandas_of
 from samebits.data.labels import MOST_OUTPUTS, Labels, encode
 from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pages import unpacked_bytes
-from samebits.data.preparation import Column, Preparation, check_numbers, features_of
+from samebits.data.preparation import (
+    Column,
+    Preparation,
+    features_of,
+)
 from samebits.entrance import opened, read
 from samebits.errors import InputError
 from samebits.spec.tables import FEATURE_BITS
@@ -43,7 +48,6 @@ LONGEST_HEADER = 1 << 20  # bytes
 CELL = 96  # bytes of a cell: a number of a frame, of a column, and the text that the split hashes
 MANY_CLASSES = 100  # integers of more different values are rather numbers
 TASKS = ("classification", "regression", "multilabel")
-COMMAS = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*\s*")  # a number, maybe with commas
 SHORT = 24  # significant bits of the numbers that the split hashes
 ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_csv(index=False)"
 
@@ -62,18 +66,13 @@ def load_table(
     five; with `whole` all rows are where `prepared` has their scales. Raises InputError that names
     row and column of what is missing or of another kind.
     """
-    return dataset_of(str(path), _frames(path), options, prepared, whole)
+    return dataset_of(str(path), frames_of(path), options, prepared, whole)
 
 
 def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.Tensor:
     """Codes int16 [n, width] of all rows, in order, as the run of a network prepared its own: of
     the files that `load_table` takes, with or without labels. As `features_of_frames`."""
-    return features_of_frames(str(path), _frames(path), options, earlier)
-
-
-def is_frame(given: object) -> bool:
-    """Whether something is a frame of pandas."""
-    return hasattr(given, "iloc") and hasattr(given, "columns")
+    return features_of_frames(str(path), frames_of(path), options, earlier)
 
 
 def features_of_frames(
@@ -89,18 +88,64 @@ def features_of_frames(
     """
     assert earlier.preparation is not None
     parts = []
+    for name, table, gaps in _read_columns(source, frames, options, earlier):
+        codes, place = earlier.preparation.codes(table, name), 0
+        for feature in earlier.preparation.features:
+            if feature.name in gaps:
+                rows = torch.tensor(gaps[feature.name])
+                codes[rows, place : place + feature.width] = 0
+            place += feature.width
+        parts.append(codes)
+    return torch.cat(parts)
+
+
+def raw_rows(
+    source: str,
+    frames: Sequence[tuple[str, pandas.DataFrame]],
+    options: DataOptions,
+    earlier: Earlier,
+) -> npt.NDArray[np.float64]:
+    """Raw rows [n, columns] of the same frames, as C takes them: numbers, places of words among
+    those of their column, NaN for a cell without a value. docs/spec/tables.md 5."""
+    assert earlier.preparation is not None
+    parts = []
+    for name, table, gaps in _read_columns(source, frames, options, earlier):
+        earlier.preparation.codes(table, name)  # refuses what does not fit
+        rows = []
+        for feature in earlier.preparation.features:
+            column = table[feature.name]
+            if not isinstance(column, np.ndarray):
+                column = np.array([feature.categories.index(word) for word in column], np.float64)
+            rows.append(np.where(gaps.get(feature.name, False), np.nan, column))
+        parts.append(np.stack(rows, axis=1))
+    return np.concatenate(parts)
+
+
+def _read_columns(
+    source: str,
+    frames: Sequence[tuple[str, pandas.DataFrame]],
+    options: DataOptions,
+    earlier: Earlier,
+) -> Iterator[tuple[str, dict[str, Column], dict[str, np.ndarray[Any, Any]]]]:
+    """The name of each frame, its columns without labels, and by column which cells had no value
+    where something of its kind stands for them."""
+    assert earlier.preparation is not None
+    used = {feature.name: feature for feature in earlier.preparation.features}
     for name, frame in frames:
         columns = {str(key): series for key, series in frame.items()}
+        _check_different(name, list(map(str, frame.columns)))
         labels = _targets(source, columns, options.target) if options.target else ()
         recorded = () if labels else earlier.options.target
-        used = {feature.name for feature in earlier.preparation.features}
-        read = {
-            key: _column(series, f"{name}: row ROW, column {key!r}")
-            for key, series in columns.items()
-            if key not in labels and (key in used or key.strip() not in recorded)
-        }
-        parts.append(earlier.preparation.codes(read, name))
-    return torch.cat(parts)
+        found: dict[str, Column] = {}
+        gaps: dict[str, np.ndarray[Any, Any]] = {}
+        for key, series in columns.items():
+            if key in labels or (key not in used and key.strip() in recorded):
+                continue
+            if earlier.missing == "mean" and key in used and series.isna().any():
+                gaps[key] = series.isna().to_numpy()
+                series = filled(series, used[key])
+            found[key] = column_of(series, f"{name}: row ROW, column {key!r}")
+        yield name, found, gaps
 
 
 def values_of(codes: torch.Tensor) -> torch.Tensor:
@@ -124,7 +169,7 @@ def dataset_of(
             f"{_first_other(list(frame.columns), list(other.columns))}"
         )
     parts = [
-        {key: _column(held[key], f"{name}: row ROW, column {key!r}") for key in held.columns}
+        {key: column_of(held[key], f"{name}: row ROW, column {key!r}") for key in held.columns}
         for name, held in frames
     ]
     for key in parts[0]:
@@ -325,7 +370,7 @@ def _texts(column: Column) -> list[str]:
     binary32's 24 bits, in hexadecimal; other words as they are."""
     if isinstance(column, np.ndarray):
         return _hexadecimal(column)
-    hashed = {word: _hexadecimal([float(word)])[0] for word in set(column) if _is_number(word)}
+    hashed = {word: _hexadecimal([float(word)])[0] for word in set(column) if is_number(word)}
     return [hashed.get(word, word) for word in column]
 
 
@@ -338,7 +383,7 @@ def _hexadecimal(numbers: npt.ArrayLike) -> list[str]:
 # --- files --------------------------------------------------------------------------------------
 
 
-def _frames(path: Path) -> list[tuple[str, pandas.DataFrame]]:
+def frames_of(path: Path) -> list[tuple[str, pandas.DataFrame]]:
     """The frames of a file, or of the files train and test of a folder, with their names."""
     files = table_files(path)
     if files is None:
@@ -348,12 +393,7 @@ def _frames(path: Path) -> list[tuple[str, pandas.DataFrame]]:
 
 def _read(path: Path, within: Path | None = None) -> pandas.DataFrame:
     """A table, after its size was checked. Raises InputError for what is none."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise InputError(
-            f"{path}: tables are read by pandas, which is not installed; run: pip install pandas"
-        ) from error
+    pandas = pandas_of(str(path))
     with decoding(path, f"a {path.suffix[1:].upper()} table", ADVICE):
         if path.suffix.lower() == ".parquet":
             frame = _read_parquet(path, within)
@@ -473,14 +513,20 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
             f"{path}: column {nameless}: expected a name, found none; name it, or remove it if it "
             "numbers the rows, as pandas.DataFrame.to_csv(index=False) does"
         )
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path}: expected columns of different names, found {twice!r:.60} twice")
-    numbers = [name for name in names if _is_number(name) and not name.isdecimal()]
+    _check_different(str(path), names)
+    numbers = [name for name in names if is_number(name) and not name.isdecimal()]
     if numbers:
         progress.note(
             f"{path}: the first line is taken for names of columns, one of which is "
             f"{numbers[0]!r:.60}; add a line of names above it if it is a row"
+        )
+
+
+def _check_different(source: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(
+            f"{source}: expected columns of different names, found {twice!r:.60} twice"
         )
 
 
@@ -495,70 +541,6 @@ def _check_size(path: Path, rows: int, columns: int) -> None:
             f"{path}: expected at most {MOST_COLUMNS} columns and {MOST_CELLS} cells, found "
             f"{columns} columns of up to {rows} rows; use fewer"
         )
-
-
-def _column(series: Any, where: str) -> Column:
-    """Numbers float64 [n], or words. Raises InputError by row where one is missing."""
-    missing = np.flatnonzero(series.isna().to_numpy())
-    if len(missing):
-        place = where.replace("ROW", str(int(missing[0]) + 1))
-        raise InputError(
-            f"{place}: expected a value, found none (an empty cell, or NA); fill it in or remove "
-            "the row"
-        )
-    if getattr(series.dtype, "kind", "O") in "iufb":
-        values = np.asarray(series.to_numpy(), np.float64)
-        if series.dtype.kind in "iu" and np.abs(values).max() >= 2.0**53:
-            row = int(np.abs(values).argmax()) + 1
-            raise InputError(
-                f"{where.replace('ROW', str(row))}: expected an integer below 2**53, found "
-                f"{series.iloc[row - 1]}; remove the column, if it is a number of an entry"
-            )
-        check_numbers(values, where)
-        return values
-    words = _words(series)
-    for row, word in enumerate(words, 1):
-        if not isinstance(word, str | bool | int | float):
-            raise InputError(
-                f"{where.replace('ROW', str(row))}: expected a number or a word, found "
-                f"{type(word).__name__}; convert the column"
-            )
-    texts = [str(word) for word in words]
-    _check_words(texts, where)
-    return texts
-
-
-def _words(series: Any) -> list[Any]:
-    """The cells of a column that is none of numbers. Each word of a dictionary is one object."""
-    if not hasattr(series, "cat"):
-        return list(series.tolist())
-    known = series.cat.categories.tolist()
-    return [known[code] for code in series.cat.codes]
-
-
-def _check_words(words: Sequence[str], where: str) -> None:
-    """Raise InputError for numbers with commas, which would count as words. Other numbers among
-    words are noted."""
-    different = set(words)
-    if any("," in word for word in different) and all(map(COMMAS.fullmatch, different)):
-        row = next(row for row, word in enumerate(words, 1) if "," in word)
-        raise InputError(
-            f"{where.replace('ROW', str(row))}: expected a number with a point, found "
-            f"{words[row - 1]!r:.60}; write 1.5 and 1000 for numbers with commas"
-        )
-    others = sorted(word for word in different if not _is_number(word))
-    if 2 * len(others) < len(different):
-        found = f"such as {others[0]!r:.60}" if others else "all of them numbers as text"
-        place = where.replace("row ROW, ", "")
-        progress.note(f"{place} is one of words, {found}: each different one is an input or class")
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _joined(parts: Sequence[Column]) -> Column:

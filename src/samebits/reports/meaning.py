@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.contract import RULES, Contract, InputMeaning, OutputMeaning
+from samebits.contract import MISSING, RULES, Contract, InputMeaning, OutputMeaning
 from samebits.data.columns import ColumnScale
 from samebits.data.preparation import Feature
 from samebits.reports.html import PageBlock, Paragraph, Section, Table
@@ -32,7 +32,11 @@ def _input(given: InputMeaning) -> list[str]:
         found.append(f"{_counted(len(given.columns), 'column')}: {_listed(given.columns)}")
     if given.mean:
         found.append(f"(pixel / 255 - {_reals(given.mean)}) / {_reals(given.std)}")
-    return [*found, *([f"numbers in {shown(given.unit)}"] if given.unit else [])]
+    found += [f"numbers in {shown(given.unit)}"] if given.unit else []
+    return [
+        *found,
+        *([f"cells without a value: {MISSING[given.missing]}"] if given.missing else []),
+    ]
 
 
 def _output(made: OutputMeaning) -> list[str]:

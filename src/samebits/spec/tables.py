@@ -16,6 +16,7 @@ FEATURE_BITS, FEATURE_MAX = 12, 2**15 - 1  # of a feature: code * 2**-12
 TARGET_BITS, TARGET_MAX = 20, 2**31 - 1  # of a target of regression: code * 2**-20
 LARGEST = Fraction(2**500)  # magnitude of a number in a table
 SMALLEST_SPREAD = Fraction(1, 2**500)
+VALUE_SHIFT = 31  # bits behind the last place of a value on a device
 ROOT_BITS = 128  # of an integer root, before its one rounding
 SHORT = 24  # significant bits of the numbers that decide a row's part
 
@@ -69,6 +70,38 @@ def code(x: Fraction, centre: float, spread: float, bits: int, largest: int) -> 
     """rne((x - centre) / spread * 2**bits), saturated to -largest..largest. Section 3."""
     rounded = round_real((x - Fraction(centre)) / Fraction(spread) * (1 << bits))
     return min(largest, max(-largest, rounded))
+
+
+def device_parts(centre: float, spread: float) -> tuple[int, int, int]:
+    """(b, C, H): centre = C * 2**b and spread * 2**-13 = H * 2**b, b the largest. Section 5."""
+    exact = Fraction(centre), Fraction(spread) / (1 << FEATURE_BITS + 1)
+    b = -max(each.denominator.bit_length() - 1 for each in exact)
+    whole = [int(each / Fraction(2) ** b) for each in exact]
+    zeros = min((n & -n).bit_length() - 1 for n in whole if n)
+    return b + zeros, whole[0] >> zeros, whole[1] >> zeros
+
+
+def device_code(x: Fraction, centre: float, spread: float) -> int:
+    """The code of a feature as a device computes it, in integers. Section 5."""
+    b, c, h = device_parts(centre, spread)
+    whole = math.floor(x / Fraction(2) ** b)
+    k, rest = divmod(whole - c + 65535 * h, 2 * h)
+    tie = rest == 0 and whole * Fraction(2) ** b == x and (k - 32767) % 2 == 1
+    return min(FEATURE_MAX, max(-FEATURE_MAX, k - 32767 - tie))
+
+
+def device_scale(centre: float, scale: Fraction, largest: int) -> tuple[int, int, int] | None:
+    """(M, B, K) of a target, for codes of a magnitude up to `largest`; None where its values are
+    too large. Section 5.
+
+    scale: that of the target, times that of the output
+    """
+    reach = abs(Fraction(centre)) + scale * largest
+    for k in range(31, -32, -1):
+        if reach < Fraction(2) ** (31 - k):
+            unit = Fraction(2) ** (k + VALUE_SHIFT)
+            return round_real(scale * unit), round_real(Fraction(centre) * unit), k
+    return None
 
 
 def _binary64(x: Fraction) -> float:

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import get_args
 
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
 from samebits.model import Model
 from samebits.verification import backends
 from samebits.verification.backend import Backend, Factory, Needs
@@ -91,6 +91,17 @@ def backend_named(name: str, work: Path | None = None) -> Backend:
     if name not in known:
         raise InputError(f"unknown backend {name!r}; expected one of {', '.join(known)}")
     return known[name](work)
+
+
+def usable(name: str, model: Model) -> Backend:
+    """The backend of a name, for a model, here. Raises InputError for a name that is unknown or of
+    another kind of model, UnsupportedError where it cannot run here."""
+    chosen = backend_named(name)
+    check_needs(chosen, model)
+    reason = chosen.unavailable()
+    if reason is not None:
+        raise UnsupportedError(f"backend {name} cannot run here: {reason}")
+    return chosen
 
 
 def check_needs(backend: Backend, model: Model) -> None:

@@ -111,10 +111,11 @@ clean:
 """
 
 
-def main_source(graph: Graph, prefix: str, *, selftest: bool = True) -> str:
+def main_source(graph: Graph, prefix: str, *, selftest: bool = True, raw: bool = False) -> str:
     """test/<prefix>_main.c of a graph.
 
-    selftest: whether the package has a model_selftest, which then is part of the test.
+    selftest: whether the package has a model_selftest, which then is part of the test; raw: whether
+    it has a model_predict_selftest
     """
     upper = prefix.upper()
     inputs = [graph.values[name] for name in graph.inputs]
@@ -166,8 +167,14 @@ def main_source(graph: Graph, prefix: str, *, selftest: bool = True) -> str:
             if selftest
             else "0",
             "test_arguments": wrapped_list(["&net", *test], 8 + len(f"{prefix}_run(")),
-            "sequence": sequence_test(graph, prefix) + "\n" if graph.states else "",
-            "sequences": "    differ += sequence_differs(&total);\n" if graph.states else "",
+            "sequence": (sequence_test(graph, prefix) + "\n" if graph.states else "")
+            + (f"static {prefix}_answer_t answer;\n\n" if raw else ""),
+            "sequences": ("    differ += sequence_differs(&total);\n" if graph.states else "")
+            + (
+                f"    differ += (unsigned long){prefix}_predict_selftest(&net, &answer);\n"
+                if raw
+                else ""
+            ),
             "once": "" if inputs else "        return 0;\n",
         },
     )

@@ -29,9 +29,12 @@ from samebits.codegen.memory import layout
 from samebits.codegen.names import c_comment, checked_prefix
 from samebits.codegen.packaging.harness import main_source, makefile
 from samebits.codegen.packaging.projects import Manifest, arranged
-from samebits.codegen.packaging.readme import buffers, readme, stream_functions
+from samebits.codegen.packaging.readme import buffers, raw_functions, readme, stream_functions
 from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.packaging.signature import sign, signature_of
+from samebits.codegen.raw import HEADER as RAW_HEADER
+from samebits.codegen.raw import Raw, declarations, raw_of
+from samebits.codegen.raw import source as raw_source
 from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
 from samebits.contract import UNKNOWN, Contract
@@ -245,14 +248,22 @@ def texts(
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
     about = About(version(GENERATOR), kernel_symbol(processor), sha256, contract)
+    raw = raw_of(graph, contract)
     files = {
-        f"{prefix}.h": header(calls, memory, blocked, prefix, about),
+        f"{prefix}.h": header(
+            calls,
+            memory,
+            blocked,
+            prefix,
+            about,
+            declarations(raw, prefix) if isinstance(raw, Raw) else (),
+        ),
         f"{prefix}.c": emit.source(
             calls, memory, blocked, prefix, about, constants, _answer(graph)
         ),
         f"{prefix}_constants.h": emit.constants_header(constants, prefix),
         f"{prefix}_constants.c": emit.constants_source(constants, prefix),
-        f"test/{prefix}_main.c": main_source(graph, prefix),
+        f"test/{prefix}_main.c": main_source(graph, prefix, raw=isinstance(raw, Raw)),
         f"test/{prefix}_vectors.h": emit.vectors_header(
             [(graph.values[n], v) for n, v in zip(graph.inputs, inputs, strict=True)],
             [(graph.values[n], v) for n, v in zip(graph.outputs, outputs, strict=True)],
@@ -262,6 +273,9 @@ def texts(
         "Makefile": makefile(prefix),
         **library(processor),
     }
+    if isinstance(raw, Raw):
+        files[f"{prefix}_predict.c"] = raw_source(raw, prefix)
+        files |= {f"{LIBRARY}/{name}": text for name, text in flat([RAW_HEADER]).items()}
     producers = graph.producers()
     report = PackageReport(
         GENERATOR,
@@ -301,7 +315,13 @@ def texts(
         "stack on Cortex-M, at most": report.stack_cortex_m,
     }
     files["README.md"] = readme(
-        graph, prefix, about.version, sizes, stream_functions(graph, prefix), project, contract
+        graph,
+        prefix,
+        about.version,
+        sizes,
+        stream_functions(graph, prefix) + (raw_functions(prefix) if isinstance(raw, Raw) else ""),
+        project,
+        contract,
     )
     files[REPORT] = report.to_json()
     return files, report

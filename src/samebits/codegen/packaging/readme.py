@@ -116,6 +116,15 @@ def stream_functions(graph: Graph, prefix: str) -> str:
     )
 
 
+def raw_functions(prefix: str) -> str:
+    """Lines about the functions that take raw values."""
+    return (
+        f"- `{prefix}_predict(&net, raw, &answer)` answers a raw sample, such as a table's row,\n"
+        f"  in whole numbers; `{prefix}_predict_selftest` tests that. Both are in\n"
+        f"  `{prefix}_predict.c`, to be compiled too.\n"
+    )
+
+
 def _meaning(value: Value) -> str:
     if value.quantization is None:
         return "the code"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from samebits.codegen.raw import Raw
 from samebits.codegen.run.execute import build, execute, execute_trace
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import TARGETS, Target
@@ -66,12 +67,35 @@ class GeneratedC(Backend):
             (tokens,) = execute(program, [np.array(request.prompt, np.int64)])
         return [int(token) for token in tokens]
 
-    def _built(self, model: Model, folder: Path, trace: bool) -> Any:
-        from samebits.codegen.packaging.package import package, replace_folder
+    def answers(self, model: Model, raw: Raw, samples: Array) -> list[Array]:
+        """Raw samples [n, size], numbers as their bits, through NAME_predict: 0 and the answers,
+        codes of the output and of the input."""
+        from samebits.codegen.packaging.package import replace_folder
+        from samebits.codegen.packaging.predictor import predictor
+
+        files, interface = predictor(raw, *self._sources(model))
+        with tempfile.TemporaryDirectory(dir=self.work) as folder:
+            sources = Path(folder) / "package"
+            replace_folder(sources, files)
+            program = build(sources, self.target, Path(folder) / "build", interface)
+            return execute(program, [samples])
+
+    def _sources(self, model: Model) -> tuple[str, Mapping[str, bytes]]:
+        """The prefix and the files of the model's C."""
+        from samebits.codegen.packaging.package import package
 
         if model.sources is None:
             model = checked(model)[0]
-        prefix, files = model.sources or ("model", package(model.integer, cpu=self.cpu).sources)
+        made = model.sources
+        if made is None:
+            files = package(model.integer, cpu=self.cpu, contract=model.meaning).sources
+            made = "model", files
+        return made
+
+    def _built(self, model: Model, folder: Path, trace: bool) -> Any:
+        from samebits.codegen.packaging.package import replace_folder
+
+        prefix, files = self._sources(model)
         sources = folder / "package"
         replace_folder(sources, files)
         interface = Interface.of(model.integer, prefix)
