@@ -457,14 +457,15 @@ def evaluate(
     arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    meaning: str | None = None,
     **reading: Unpack[LabelledReading],
 ) -> Evaluation:
     """Test accuracy, or the figures of another task: of a trained model in its deployed arithmetic,
     of a quantized network in its integers, of a float network in binary64, of firmware in its
     translation.
 
-    source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
-            trained, on data that is read as it was there
+    source: as `load` takes it, as are arch and meaning; a training folder or checkpoint is
+            evaluated as it was trained, on data that is read as it was there
     reading: of the data, as in `fit`
     whole:  all samples are counted; by default those for testing, as of a file without such a part
             about every fifth: what a run that trained on the file has not seen. Of a table that a
@@ -481,15 +482,15 @@ def evaluate(
     options = options_given(reading, LabelledReading)
     with cpu_threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            score = evaluate_trained(Path(source), data, arch, device, options, whole)
-            return Evaluation(**vars(score))
+            refuse(meaning=meaning)
+            given = Path(source), data, arch, device, options, whole
+            return Evaluation(**vars(evaluate_trained(*given)))
         if device != "cpu":
-            name = source.source if isinstance(source, Network) else source
             raise InputError(
-                f"{name}: expected --device cpu for an exported model, found {device}; give "
-                "the training folder, or leave --device out"
+                f"{getattr(source, 'source', source)}: expected --device cpu for an exported "
+                f"model, found {device}; give the training folder, or leave --device out"
             )
-        net = load(source, arch=arch)
+        net = load(source, arch=arch, meaning=meaning)
         return Evaluation(**vars(evaluate_model(net.model, data, options, whole)))
 
 
