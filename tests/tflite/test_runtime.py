@@ -237,3 +237,16 @@ def test_forms_that_the_kernels_ignore_or_leave():
     net = Net(1)
     wide = net.softmax(net.input(1, 512))
     assert "expected rows of 1 to 511 codes" in refused(net, wide)
+
+
+@pytest.mark.parametrize("alpha", [-0.5, float("inf"), float("nan")])
+def test_slopes_that_are_none(alpha):
+    net = Net(1)
+    y = net.add("LEAKY_RELU", [net.input(1, 4)], net.activation((1, 4)), alpha=alpha)
+    assert "expected a slope from 0 to 1048576.0, found" in refused(net, y)
+
+
+def test_windows_whose_numbers_have_no_small_multiple():
+    net = Net(1)
+    y = net.pool("AVERAGE_POOL_2D", net.input(1, 40, 40, 1), (25, 25), SAME, stride=1)
+    assert "expected numbers of codes in windows whose multiple is below" in refused(net, y)

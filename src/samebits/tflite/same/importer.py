@@ -37,12 +37,10 @@ def _between_codes(graph: Subgraph) -> Subgraph:
     """The network from the codes of its float inputs to those of its float outputs: QUANTIZE and
     DEQUANTIZE at its ends are left out."""
     kinds = [tensor.dtype for tensor in graph.tensors]
-    first = {
-        op.inputs[0]: op.outputs[0]
-        for op in graph.operators
-        if op.op == "QUANTIZE" and kinds[op.inputs[0]] == "float32"
-    }
-    last = {op.outputs[0]: op.inputs[0] for op in graph.operators if op.op == "DEQUANTIZE"}
+    single = [op for op in graph.operators if len(op.inputs) == len(op.outputs) == 1]
+    pairs = [(op.op, op.inputs[0], op.outputs[0]) for op in single if op.inputs[0] >= 0]
+    first = {x: y for op, x, y in pairs if op == "QUANTIZE" and kinds[x] == "float32"}
+    last = {y: x for op, x, y in pairs if op == "DEQUANTIZE"}
     return replace(
         graph,
         inputs=tuple(first.get(number, number) for number in graph.inputs),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from samebits.errors import InputError, UnsupportedError
 from samebits.tflite.file import Array
 from samebits.tflite.same.node import SameNode, same_op, scale_of
+from samebits.tflite.window import image
 
 
 def _whole(node: SameNode, index: int, what: str, rank: int) -> list[int]:
@@ -75,7 +74,7 @@ def _slice(node: SameNode) -> str:
 def _depth(node: SameNode) -> str:
     """Blocks of an image as channels, or channels as blocks."""
     node.alike()
-    n, h, w, c = np.array(node.tensor(0).shape).tolist()
+    n, h, w, c = image(node.tensor(0).shape)
     k = node.option("block_size")
     if node.operator.op == "SPACE_TO_DEPTH":
         if k < 1 or h % k or w % k:

@@ -17,6 +17,7 @@ from samebits.tflite.same.multiplier import doubled, ends, split
 from samebits.tflite.same.node import CODES, SameNode, same_op, scale_of
 from samebits.tflite.window import image, pads, pair
 
+LARGEST_COUNT = 1 << 24  # of codes of which a mean is taken
 LEFT = 20  # bits by which sums of two tensors shift their operands before they round
 _CODES = np.arange(-128, 128, dtype=np.int64)
 
@@ -109,9 +110,15 @@ def _pool(node: SameNode) -> str:
         most = node.emit("max_pool", [node.input(0)], **window)
         return node.moved("clip", [most], low=low, high=high)
     counts = window_counts((height, width), window)
+    multiple = math.lcm(*map(int, np.unique(counts)))
+    if multiple >= LARGEST_COUNT:
+        raise UnsupportedError(
+            f"expected numbers of codes in windows whose multiple is below {LARGEST_COUNT}, found "
+            "others; take smaller windows"
+        )
     many = bool(counts.min() != counts.max())  # then every sum is brought to their least multiple
     total = node.emit("sum_pool", [node.input(0)], zero=0, dtype="int64", balance=many, **window)
-    return node.requantized(total, Away(math.lcm(*map(int, counts.flat))), zero=0)
+    return node.requantized(total, Away(multiple), zero=0)
 
 
 def _axes(node: SameNode) -> tuple[int, ...]:

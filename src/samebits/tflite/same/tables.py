@@ -14,6 +14,7 @@ from samebits.tflite.file import Scaling
 from samebits.tflite.same.multiplier import away, doubled, split
 from samebits.tflite.same.node import SameNode, same_op, scale_of
 
+LARGEST = 2.0**20  # of a slope and of a beta
 _SWISH_UNIT = float(np.float32(3) / np.float32(32768))  # of the input of a hard sigmoid
 
 
@@ -33,8 +34,8 @@ def _leaky(node: SameNode) -> str:
     by, below = doubled(*split(of.quotient(op, x.scales[0], y.scales[0]))), None
     if op == "LEAKY_RELU":
         alpha = float(np.float32(node.option("alpha")))
-        if alpha < 0:
-            raise UnsupportedError(f"expected a slope from 0 on, found {alpha}")
+        if not 0 <= alpha <= LARGEST:
+            raise UnsupportedError(f"expected a slope from 0 to {LARGEST}, found {alpha}")
         if alpha:
             kind = of.kind(op)
             above = float(kind(x.scales[0]) * kind(alpha))
@@ -135,11 +136,12 @@ def _softmax(node: SameNode) -> str:
     if not columns or not 1 <= columns[0] <= by.columns:
         raise UnsupportedError(f"expected rows of 1 to {by.columns} codes, found {columns}")
     beta = float(np.float32(node.option("beta")))
+    if not 0 < beta <= LARGEST:
+        raise UnsupportedError(f"expected a beta above 0, to {LARGEST}, found {beta}")
     m, left = split(min(beta * x.scales[0] * (1 << 26), ONE + 0.0))
-    if not 0 <= left <= 31 or beta <= 0:
-        raise UnsupportedError(
-            f"expected scale * beta from 2**-27 on, found {x.scales[0]} * {beta}"
-        )
+    if not 0 <= left <= 31:
+        found = f"{x.scales[0]} * {beta}"
+        raise UnsupportedError(f"expected scale * beta from 2**-27 on, found {found}")
     reach = _radius(5, left)
     powers = [
         exponential(high_product(-d << left, m), 5) if d <= reach and d << left <= -LEAST else 0

@@ -35,8 +35,9 @@ class Runtime:
         """The first of binary32 numbers over the others in turn, in the operator's width."""
         kind: Any = self.kind(op)
         found = kind(parts[0])
-        for part in parts[1:]:
-            found = found / kind(part)
+        with np.errstate(over="ignore", under="ignore"):
+            for part in parts[1:]:
+                found = found / kind(part)
         return float(found)
 
 
