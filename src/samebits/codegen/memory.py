@@ -60,6 +60,7 @@ STACK = {
     "reduce": 1600,
     "softmax": 576,
     "masked_softmax": 576,
+    "fixed_softmax": 576,
     "normalize": 640,
     "argmax": 256,
     "divide": 576,

@@ -16,8 +16,9 @@ import numpy as np
 from samebits.errors import UnsupportedError
 from samebits.ir.traits import Trait, closed
 from samebits.ir.value import Value
+from samebits.spec.fixed import Shares
 
-Attribute = int | float | str | bool | Fraction | None | tuple[Any, ...]
+Attribute = int | float | str | bool | Fraction | Shares | None | tuple[Any, ...]
 Attributes = Mapping[str, Any]
 Array = np.ndarray[Any, Any]
 Type = tuple[str, tuple[int, ...]]  # (dtype, shape)

@@ -42,6 +42,7 @@ from samebits.ir.integer.root import nearest_roots
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
+from samebits.spec.fixed import Shares
 
 Tensor = torch.Tensor
 Function = Callable[..., Tensor]
@@ -386,8 +387,9 @@ def _clip(node: _BoundedNode) -> Function:
 def _softmax(node: _BoundedNode) -> Function:
     """Codes of softmax along the last axis: exponentials from a table, one rounded division."""
     a = node.attributes
-    numerator, denominator = a["ratio"].as_integer_ratio()
-    largest = node.largest(1)
+    if isinstance(a["ratio"], Shares):
+        return _Reference(node)
+    (numerator, denominator), largest = a["ratio"].as_integer_ratio(), node.largest(1)
     length, least = node.values[0].shape[-1], limits(node.values[0].dtype)[0]
     if largest * numerator >= 1 << 62 or largest * length * denominator > 1 << 62:
         return _Reference(node)  # products beyond 64 bits: only for extreme scales

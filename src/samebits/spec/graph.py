@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.spec.fixed import Shares
 from samebits.spec.rounding import code_of
 from samebits.spec.vectors import logarithm, normalized, shares
 
@@ -239,13 +240,18 @@ def divide(arrays: Sequence[Array], a: Attributes) -> Array:
 
 def softmax(arrays: Sequence[Array], a: Attributes) -> Array:
     """Shares of P_j = t[max x - x_j] in their sum, as codes: rounded once, then clipped; none where
-    the mask is 0."""
+    the mask is 0. By a reciprocal in fixed point where the ratio is one."""
     x, t, *rest = arrays
     mask = rest[0] if rest else np.ones(1, np.uint8)
     out = _empty(x.shape)
     for place in _places(x.shape[:-1]):
         row = {j: int(code) for j, code in enumerate(x[place]) if _at(mask, (*place, j))}
-        found = shares(row, [int(v) for v in t], a["ratio"], range(x.shape[-1]))
+        if isinstance(a["ratio"], Shares):
+            powers = [int(t[max(row.values()) - code]) for code in row.values()]
+            total = sum(a["ratio"].part(power) for power in powers)
+            found = [a["ratio"].codes(power, total) for power in powers]
+        else:
+            found = shares(row, [int(v) for v in t], a["ratio"], range(x.shape[-1]))
         for j, share in enumerate(found):
             out[(*place, j)] = _clamp(share + a["zero"], a["low"], a["high"])
     return out

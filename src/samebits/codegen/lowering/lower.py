@@ -65,6 +65,7 @@ from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.layers import fused
 from samebits.ir.integer.windows import balance_factors
+from samebits.spec.fixed import ONE, Shares
 from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
 
 MAX_SOURCES = 16
@@ -389,7 +390,8 @@ def _softmax(site: Site) -> ValueCalls:
     """
     x, table, a = site.input(0), site.required(1), site.a
     columns, largest = x.shape[-1], int(table.max())
-    numerator, denominator = a["ratio"].as_integer_ratio()
+    fixed = isinstance(a["ratio"], Shares)
+    numerator, denominator = (1, 1) if fixed else a["ratio"].as_integer_ratio()
     products = max(largest * numerator, largest * columns * denominator)
     if int(table.min()) < 0 or int(table[0]) < 1 or products >= 1 << 62:
         raise UnsupportedError(
@@ -397,6 +399,8 @@ def _softmax(site: Site) -> ValueCalls:
             f"products below 2**62, found products up to 2**{products.bit_length()}; use an "
             "output scale that is a power of two"
         )
+    if fixed and int(table[0]) != ONE:
+        raise UnsupportedError(f"{site.where}: expected powers from {ONE}, found {table[0]}")
     leading = x.shape[:-1]
     rows = [s * columns for s in contiguous(leading)]
     kept = site.input(2) if len(site.node.inputs) > 2 else None
@@ -410,13 +414,15 @@ def _softmax(site: Site) -> ValueCalls:
         "mask_type": 0 if kept is None else TYPES[kept.dtype],
         "columns": columns,
         "table": Data(table),
-        "numerator": numerator,
+        "numerator": a["ratio"].bits if fixed else numerator,
         "denominator": denominator,
         **{key: a[key] for key in ("zero", "low", "high")},
         "type": TYPES[x.dtype],
         "out_type": TYPES[a["dtype"]],
     }
     site.bounded("zero")
+    if fixed:
+        return site.entry(site.call("fixed_softmax", "softmax", fields))
     if kept is None:
         return site.entry(site.call("softmax", "softmax", fields))
     inputs = (site.node.inputs[0], site.node.inputs[2])

@@ -305,6 +305,49 @@ void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out) {
     samebits_run_masked_softmax(c, x, 0, out);
 }
 
+/* a * b / 2**31, halves up. */
+static int64_t samebits_high_product(int64_t a, int64_t b) {
+    return samebits_floor64(a * b + (1 << 30), 31);
+}
+
+/* 1 / total, and the shift by which its products with powers become codes: docs/spec/tflite.md. */
+static int64_t samebits_fixed_share(int64_t total, int32_t bits, int32_t *right) {
+    int32_t length = 20, i;
+    int64_t half, x;
+    while (total >> length) length++;
+    *right = 11 + length - bits;
+    half = ((int64_t)((uint64_t)total << (32 - length))) >> 1;
+    x = samebits_high_product(half, -1010580540) + 1515870810;
+    for (i = 0; i < 3; i++) {
+        x += 4 * samebits_high_product(x, (1 << 29) - samebits_high_product(half, x));
+    }
+    return SAMEBITS_MIN(2 * x, INT32_MAX);
+}
+
+void samebits_run_fixed_softmax(const samebits_softmax *c, const void *x, void *out) {
+    const int32_t bits = (int32_t)c->numerator;
+    int32_t index[SAMEBITS_MAX_RANK] = {0};
+    int32_t start = 0, unused = 0, right, i;
+    do {
+        int64_t largest = INT64_MIN, total = 0, share;
+        for (i = 0; i < c->columns; i++) {
+            largest = SAMEBITS_MAX(largest, samebits_get(x, c->type, start + i));
+        }
+        for (i = 0; i < c->columns; i++) {
+            const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
+            total += (power + 2048) >> 12;
+        }
+        share = samebits_fixed_share(total, bits, &right);
+        for (i = 0; i < c->columns; i++) {
+            const int64_t power = c->table[largest - samebits_get(x, c->type, start + i)];
+            const int64_t code = samebits_high_product(share, power);
+            samebits_put(out, c->out_type, start + i,
+                         samebits_clamp64(((code + ((int64_t)1 << right >> 1)) >> right) + c->zero,
+                                          c->low, c->high));
+        }
+    } while (samebits_next(&c->leading, index, c->strides, &start, c->strides, &unused));
+}
+
 void samebits_run_divide(const samebits_divide *c, const void *a, const void *b, void *out) {
     int32_t index[SAMEBITS_MAX_RANK] = {0};
     int32_t at_a = 0, at_b = 0, flat = 0;

@@ -219,7 +219,8 @@ typedef struct {
     samebits_rescale rescale;
 } samebits_reduce;
 
-/* Rows of x `strides` apart, those of the mask `mask_strides`. */
+/* Rows of x `strides` apart, those of the mask `mask_strides`. Of shares in fixed point the
+ * numerator is the number of bits of a code, and there is no mask. */
 typedef struct {
     samebits_shape leading;
     int32_t strides[SAMEBITS_MAX_RANK], mask_strides[SAMEBITS_MAX_RANK];
@@ -367,6 +368,7 @@ void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out);
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);
+void samebits_run_fixed_softmax(const samebits_softmax *c, const void *x, void *out);
 void samebits_run_softmax(const samebits_softmax *c, const void *x, void *out);
 void samebits_run_masked_softmax(const samebits_softmax *c, const void *x, const void *mask,
                                  void *out);

@@ -36,6 +36,7 @@ from samebits.ir.integer.windows import (
 )
 from samebits.ir.ops import REQUIRED, Array, Attributes, Type, broadcast
 from samebits.ir.traits import Trait
+from samebits.spec.fixed import ONE, Shares
 
 # Of log_softmax: a distance is below 2**16, a level below 2**30, so that products stay below 2**60.
 LARGEST_STEP, LARGEST_LEVEL = 1 << 44, 1 << 30
@@ -111,13 +112,19 @@ def _reduce(function: Callable[..., Any]) -> Callable[[Arrays, Attributes], list
 
 
 def _infer_softmax(values: Values, a: Attributes) -> list[Type]:
+    """Check the mask, the table and the rounding."""
     x, t, *rest = values
     for mask in rest:
         expect_integers(mask, "the mask")
         fits = broadcast(mask.shape, x.shape) == x.shape
         expect(fits, f"a mask that broadcasts to {list(x.shape)}", mask)
     _check_powers(x, t)
-    expect(isinstance(a["ratio"], Fraction) and a["ratio"] > 0, "a positive ratio", a["ratio"])
+    by = a["ratio"]
+    if isinstance(by, Shares):
+        expect(not rest, "no mask beside shares in fixed point", rest)
+        expect(x.shape[-1] <= by.columns, f"rows of at most {by.columns} codes", x)
+    else:
+        expect(isinstance(by, Fraction) and by > 0, "a positive ratio", by)
     expect(a["dtype"] in CODES, "dtype of 8 or 16 bits", a["dtype"])
     expect_bounds(a)
     return [(a["dtype"], x.shape)]
@@ -137,11 +144,20 @@ def _softmax(arrays: Arrays, a: Attributes) -> list[Array]:
     kept = np.broadcast_to(rest[0] != 0, x.shape) if rest else np.ones(x.shape, bool)
     largest = np.where(kept, wide, wide.min(initial=0)).max(-1, keepdims=True)
     powers = np.where(kept, t.astype(np.int64)[np.where(kept, largest - wide, 0)], 0)
+    if isinstance(a["ratio"], Shares):
+        return [saturate(_fixed_shares(powers, t, a["ratio"]), a)]
     numerator, denominator = a["ratio"].as_integer_ratio()
     rows = powers.reshape(-1, powers.shape[-1])
     out = [round_product(row, numerator, denominator * max(int(row.sum()), 1)) for row in rows]
     codes = np.stack(out).reshape(x.shape) if out else rows.reshape(x.shape)
     return [saturate(codes, a)]
+
+
+def _fixed_shares(powers: Array, t: Array, by: Shares) -> Array:
+    """Codes of rows of powers by a reciprocal in fixed point. ValueError for a table that does not
+    begin with the power of 0."""
+    expect(int(t[0]) == ONE and int(t.min()) >= 0, f"powers from {ONE} down to 0", t[:1])
+    return np.asarray(by.of_rows(powers), np.int64)
 
 
 def _infer_log_softmax(values: Values, a: Attributes) -> list[Type]:

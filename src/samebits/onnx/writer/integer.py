@@ -34,7 +34,8 @@ from samebits.onnx.writer.products import (
     matmul,
     resample,
 )
-from samebits.onnx.writer.scores import divide, log_softmax, root, top_k
+from samebits.onnx.writer.scores import divide, fixed_softmax, log_softmax, root, top_k
+from samebits.spec.fixed import Shares
 
 OPSET, IR_VERSION = 18, 8  # BitwiseAnd and axes of reductions as inputs
 
@@ -234,6 +235,8 @@ def _softmax(emitter: IntegerEmitter, node: Node) -> str:
     each. UnsupportedError where a product might leave 62 bits."""
     x, t, *rest = node.inputs
     a = node.attributes
+    if isinstance(a["ratio"], Shares):
+        return fixed_softmax(emitter, node)
     numerator, denominator = a["ratio"].as_integer_ratio()
     largest = emitter.largest(t)
     sums = largest * emitter.shape(x)[-1] * denominator

@@ -9,6 +9,7 @@ from samebits.ir.integer.normalize import FRACTION_BITS
 from samebits.ir.integer.root import root_bits
 from samebits.onnx.writer.emit import unsupported
 from samebits.onnx.writer.products import IntegerEmitter
+from samebits.spec.fixed import FIRST, ONE, SLOPE, SUM_BITS
 
 
 def log_softmax(emitter: IntegerEmitter, node: Node) -> str:
@@ -43,6 +44,46 @@ def log_softmax(emitter: IntegerEmitter, node: Node) -> str:
     total = emitter.op("Neg", emitter.op("Add", steps, emitter.integer("Mul", level, a["b"])))
     codes = emitter.quotient(total, emitter.constant(1 << a["shift"], "int64"))
     return emitter.saturated(codes, (1 << 61) >> a["shift"], a)
+
+
+def fixed_softmax(emitter: IntegerEmitter, node: Node) -> str:
+    """`spec.fixed.Shares`, step by step; what may be negative is raised before it is shifted."""
+    (x, t), a = node.inputs, node.attributes
+    by, wide, last = a["ratio"], emitter.wide(x), emitter.constant([-1], "int64")
+
+    def floor(v: str, right: int) -> str:
+        """v / 2**right, rounded down; |v| < 2**62."""
+        above = emitter.integer("Div", emitter.integer("Add", v, 1 << 62), 1 << right)
+        return emitter.integer("Sub", above, 1 << (62 - right))
+
+    def product(v: str, w: str) -> str:
+        return floor(emitter.integer("Add", emitter.op("Mul", v, w), 1 << 30), 31)
+
+    greatest = emitter.op("ReduceMax", wide, last, keepdims=1)
+    powers = emitter.op("Gather", emitter.wide(t), emitter.op("Sub", greatest, wide), axis=0)
+    parts = emitter.integer("Div", emitter.integer("Add", powers, 1 << 11), 1 << SUM_BITS)
+    total = emitter.op("ReduceSum", parts, last, keepdims=1)
+    ends = emitter.constant(1 << np.arange(20, 31), "int64")
+    raised = emitter.op("Unsqueeze", total, last)
+    reached = emitter.cast(emitter.op("GreaterOrEqual", raised, ends), "int64")
+    length = emitter.op("ReduceSum", reached, last, keepdims=0)  # less 20
+    lengths = np.arange(20, 32)
+
+    def power(exponents: object) -> str:
+        return emitter.op("Gather", emitter.constant(exponents, "int64"), length, axis=0)
+
+    half = emitter.op("Mul", total, power(1 << (31 - lengths)))
+    found = product(half, emitter.constant(SLOPE, "int64"))
+    found = emitter.integer("Add", found, FIRST)
+    for _ in range(3):
+        rest = emitter.op("Sub", emitter.constant(1 << 29, "int64"), product(half, found))
+        step = emitter.integer("Mul", product(found, rest), 4)
+        found = emitter.op("Add", found, step)
+    twice, one = emitter.integer("Mul", found, 2), emitter.constant(ONE, "int64")
+    codes = product(emitter.extreme("Min", twice, one, "int64"), powers)
+    right = SUM_BITS - 1 + lengths - by.bits
+    codes = emitter.op("Add", codes, power(1 << (right - 1)))
+    return emitter.saturated(emitter.op("Div", codes, power(1 << right)), 1 << by.bits, a)
 
 
 def divide(emitter: IntegerEmitter, node: Node) -> str:

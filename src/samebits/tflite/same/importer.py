@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from samebits.errors import InputError, UnsupportedError, listed
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.lowering.lower import narrow_accumulators
 from samebits.ir.rewrite import remove_dead
 from samebits.spec.rounding import Doubled
-from samebits.tflite.file import File
+from samebits.tflite.file import File, Subgraph
 from samebits.tflite.part import needed
-from samebits.tflite.same.node import SameNode, quantization_of
-from samebits.tflite.same.rules import RULES
+from samebits.tflite.same import movements, rules, tables  # noqa: F401  they enter their rules
+from samebits.tflite.same.node import RULES, SameNode, quantization_of, scale_of
 from samebits.tflite.same.versions import Runtime
 
 SUMS = 1 << 31  # which the kernels' sums stay below
@@ -31,9 +33,24 @@ def import_same(file: File, source: str, runtime: Runtime) -> Graph:
         raise type(error)(f"{source}: {error}") from None
 
 
+def _between_codes(graph: Subgraph) -> Subgraph:
+    """The network from the codes of its float inputs to those of its float outputs: QUANTIZE and
+    DEQUANTIZE at its ends are left out."""
+    kinds = [tensor.dtype for tensor in graph.tensors]
+    single = [op for op in graph.operators if len(op.inputs) == len(op.outputs) == 1]
+    pairs = [(op.op, op.inputs[0], op.outputs[0]) for op in single if op.inputs[0] >= 0]
+    first = {x: y for op, x, y in pairs if op == "QUANTIZE" and kinds[x] == "float32"}
+    last = {y: x for op, x, y in pairs if op == "DEQUANTIZE"}
+    return replace(
+        graph,
+        inputs=tuple(first.get(number, number) for number in graph.inputs),
+        outputs=tuple(last.get(number, number) for number in graph.outputs),
+    )
+
+
 class _Importer:
     def __init__(self, file: File, runtime: Runtime) -> None:
-        self.graph = file.subgraphs[0]
+        self.graph = _between_codes(file.subgraphs[0])
         self.runtime = runtime
         self.outputs = self.graph.outputs
         self.builder = GraphBuilder(self.graph.name or "model")
@@ -47,6 +64,7 @@ class _Importer:
             raise InputError("expected outputs that differ; convert the model again")
         for number in graph.inputs:
             tensor = graph.tensors[number]
+            scale_of(tensor)  # refuses what are no codes of int8
             found = quantization_of(tensor)
             name = tensor.name or f"input{number}"
             self.values[number] = self.builder.input(name, tensor.dtype, tensor.shape, found)

@@ -13,11 +13,14 @@ from samebits.tflite.file import Scaling
 from samebits.tflite.schema import ACTIVATIONS
 
 BITS = 31
+BEYOND = 2.0**40
 _BOUNDS = {"RELU": (0.0, None), "RELU_N1_TO_1": (-1.0, 1.0), "RELU6": (0.0, 6.0)}
 
 
 def split(real: float) -> tuple[int, int]:
     """(m, shift): a positive ratio is m * 2**(shift - 31) nearly, 2**30 <= m < 2**31, halves up."""
+    if not math.isfinite(real):
+        raise UnsupportedError(f"expected a ratio that binary32 holds, found {real}")
     fraction, shift = math.frexp(real)
     m = math.floor(fraction * (1 << BITS) + 0.5)
     if m == 1 << BITS:
@@ -35,8 +38,8 @@ def doubled(m: int, shift: int) -> Doubled:
 
 
 def away(value: float) -> int:
-    """The nearest integer, halves away from 0."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+    """The nearest integer, halves away from 0; what lies beyond all codes by far stays there."""
+    return int(math.copysign(math.floor(min(abs(value), BEYOND) + 0.5), value))
 
 
 def ends(activation: int, to: Scaling, dtype: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import GraphBuilder, Quantization
+from samebits.ir.foreign import enter_rule
 from samebits.ir.lowering.states import integers
 from samebits.ir.ops import Attribute
 from samebits.spec.rounding import Rounding
@@ -100,6 +101,11 @@ class SameNode:
         """An option of the operator."""
         return self.operator.options[name]
 
+    def alike(self) -> None:
+        """UnsupportedError unless input and result have one scale and zero point."""
+        if self.scale(0) != scale_of(self.result):
+            raise UnsupportedError("expected a result with the scale of the input, found another")
+
     # --- results ------------------------------------------------------------------------------
 
     def emit(self, op: str, inputs: Sequence[str], **attributes: Attribute) -> str:
@@ -137,9 +143,16 @@ def scale_of(tensor: Tensor) -> Scaling:
 
 
 def quantization_of(tensor: Tensor) -> Quantization:
-    """The scale and zero point of a tensor's codes, exactly."""
-    found = scale_of(tensor)
+    """The scale and zero point of a tensor's codes, exactly; of int8, or int16 of a softmax."""
+    found = tensor.quantization if tensor.dtype == "int16" else None
+    found = found or scale_of(tensor)
     return Quantization(Fraction(found.scales[0]), found.zero_points[0])
 
 
 Rule = Callable[[SameNode], str]
+RULES: dict[str, Rule] = {}
+
+
+def same_op(*names: str) -> Callable[[Rule], Rule]:
+    """Enter the rule of the operators of these names."""
+    return enter_rule(RULES, names)

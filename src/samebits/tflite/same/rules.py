@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import math
 from math import prod
 
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir.foreign import enter_rule
 from samebits.ir.integer.pointwise import doubled as rounded
 from samebits.ir.integer.windows import window_counts
 from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding
 from samebits.tflite.file import Array, Scaling
 from samebits.tflite.same.multiplier import doubled, ends, split
-from samebits.tflite.same.node import CODES, Rule, SameNode, scale_of
+from samebits.tflite.same.node import CODES, SameNode, same_op, scale_of
 from samebits.tflite.window import image, pads, pair
 
-RULES: dict[str, Rule] = {}
-
+LARGEST_COUNT = 1 << 24  # of codes of which a mean is taken
 LEFT = 20  # bits by which sums of two tensors shift their operands before they round
 _CODES = np.arange(-128, 128, dtype=np.int64)
-
-
-def same_op(*names: str) -> Callable[[Rule], Rule]:
-    """Enter the rule of the operators of these names."""
-    return enter_rule(RULES, names)
 
 
 def _channels(node: SameNode, scales: tuple[float, ...]) -> list[Rounding]:
@@ -100,16 +93,10 @@ def _fully_connected(node: SameNode) -> str:
     return node.requantized(total, by)
 
 
-def _alike(node: SameNode) -> None:
-    """UnsupportedError unless input and result have one scale and zero point."""
-    if node.scale(0) != scale_of(node.result):
-        raise UnsupportedError("expected a result with the scale of the input, found another")
-
-
 @same_op("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(node: SameNode) -> str:
     """Sums of codes, over their number; the greatest code."""
-    _alike(node)
+    node.alike()
     _, height, width, _ = image(node.tensor(0).shape)
     kernel, strides = (pair(node.operator.options, name) for name in ("filter", "stride"))
     window = {
@@ -123,24 +110,54 @@ def _pool(node: SameNode) -> str:
         most = node.emit("max_pool", [node.input(0)], **window)
         return node.moved("clip", [most], low=low, high=high)
     counts = window_counts((height, width), window)
-    if counts.min() != counts.max():
-        raise UnsupportedError("expected windows that lie in the image, found some beyond its ends")
-    total = node.emit("sum_pool", [node.input(0)], zero=0, dtype="int64", **window)
-    return node.requantized(total, Away(int(counts.flat[0])), zero=0)
+    multiple = math.lcm(*map(int, np.unique(counts)))
+    if multiple >= LARGEST_COUNT:
+        raise UnsupportedError(
+            f"expected numbers of codes in windows whose multiple is below {LARGEST_COUNT}, found "
+            "others; take smaller windows"
+        )
+    many = bool(counts.min() != counts.max())  # then every sum is brought to their least multiple
+    total = node.emit("sum_pool", [node.input(0)], zero=0, dtype="int64", balance=many, **window)
+    return node.requantized(total, Away(multiple), zero=0)
 
 
-@same_op("MEAN")
-def _mean(node: SameNode) -> str:
-    """The multiplier is divided by the number of codes, and truncated."""
-    shape = node.tensor(0).shape
+def _axes(node: SameNode) -> tuple[int, ...]:
+    """The axes of input 1 that are reduced."""
+    rank = len(node.tensor(0).shape)
     given = node.array(1, "axes").reshape(-1)
-    if given.dtype.kind not in "iu" or any(not -len(shape) <= a < len(shape) for a in given):
-        raise InputError(f"expected axes of {len(shape)} dimensions, found {given[:8]}")
-    axes = tuple(sorted({int(a) % len(shape) for a in given}))
+    if given.dtype.kind not in "iu" or any(not -rank <= a < rank for a in given):
+        raise InputError(f"expected axes of {rank} dimensions, found {given[:8]}")
+    return tuple(sorted({int(a) % rank for a in given}))
+
+
+@same_op("REDUCE_MAX", "REDUCE_MIN")
+def _reduce(node: SameNode) -> str:
+    """The greatest or the least code."""
+    node.alike()
+    kept = len(node.result.shape) == len(node.tensor(0).shape)
+    op = node.operator.op.lower()
+    return node.moved(op, [node.input(0)], axes=_axes(node), keepdims=kept)
+
+
+@same_op("MAXIMUM", "MINIMUM")
+def _extreme(node: SameNode) -> str:
+    """The greater or the lesser of two codes of one scale."""
+    node.alike()
+    if node.scale(1) != node.scale(0):
+        raise UnsupportedError("expected tensors of one scale, found others")
+    return node.moved(node.operator.op.lower(), [node.input(0), node.input(1)])
+
+
+@same_op("MEAN", "SUM")
+def _mean(node: SameNode) -> str:
+    """Sums of codes; for a mean the multiplier is divided by the number of codes, and truncated."""
+    shape, axes = node.tensor(0).shape, _axes(node)
     count = prod(shape[axis] for axis in axes)
     m, shift = split(node.scale(0).scales[0] / scale_of(node.result).scales[0])
-    more = min(count.bit_length() - 1, 32, 31 + shift)
-    by = doubled((m << more) // max(count, 1), shift - more)
+    if node.operator.op == "MEAN":
+        more = min(count.bit_length() - 1, 32, 31 + shift)
+        m, shift = (m << more) // max(count, 1), shift - more
+    by = doubled(m, shift)
     kept = len(node.result.shape) == len(shape)
     total = node.emit(
         "reduce_sum",
@@ -209,7 +226,7 @@ def _add(node: SameNode) -> str:
 
 def _roundings(node: SameNode) -> tuple[Doubled, Doubled, Doubled]:
     """The roundings of both operands, in units of twice the larger scale, and of their sum."""
-    kind = np.float32 if node.operator.op in node.runtime.short else np.float64
+    kind = node.runtime.kind(node.operator.op)
     a, b = (kind(node.scale(index).scales[0]) for index in (0, 1))
     twice = kind(2) * max(a, b)
     unit = kind(1 << LEFT) * kind(scale_of(node.result).scales[0])
@@ -249,37 +266,3 @@ def _single(
             if np.array_equal(found, wanted):
                 return (p, q), base, Away(1 << shift)
     return None
-
-
-# --- movements ------------------------------------------------------------------------------------
-
-
-@same_op("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
-def _reshape(node: SameNode) -> str:
-    """To the shape that the file gives the result."""
-    _alike(node)
-    return node.moved("reshape", [node.input(0)], shape=node.result.shape)
-
-
-@same_op("PAD")
-def _pad(node: SameNode) -> str:
-    """With the code of 0."""
-    _alike(node)
-    pairs, rank = node.array(1, "pads"), len(node.tensor(0).shape)
-    if pairs.dtype.kind not in "iu" or pairs.shape != (rank, 2) or pairs.min() < 0:
-        raise InputError(f"expected pads [{rank}, 2] from 0, found {pairs.dtype}{pairs.shape}")
-    before, after = (tuple(int(v) for v in pairs[:, end]) for end in (0, 1))
-    code = scale_of(node.result).zero_points[0]
-    return node.moved("pad", [node.input(0)], before=before, after=after, code=code)
-
-
-@same_op("CONCATENATION")
-def _concatenation(node: SameNode) -> str:
-    """Tensors with the scale of the result, one behind the other: the runtime refuses others."""
-    count = len(node.operator.inputs)
-    if any(node.scale(i) != scale_of(node.result) for i in range(count)):
-        raise UnsupportedError("expected tensors with the scale of the result, found others")
-    if node.option("activation"):
-        raise UnsupportedError("expected no fused activation, found one")
-    axis = node.option("axis") % max(len(node.result.shape), 1)
-    return node.moved("concat", [node.input(i) for i in range(count)], axis=axis)

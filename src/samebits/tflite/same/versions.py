@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,26 @@ class Runtime:
     package: str
     short: frozenset[str]
 
+    def kind(self, op: str) -> type[np.float32] | type[np.float64]:
+        """The type in which an operator forms its ratio."""
+        return np.float32 if op in self.short else np.float64
+
     def ratio(self, op: str, above: tuple[float, float], below: float) -> float:
         """The product of two binary32 scales in the operator's width, over a third in binary64."""
-        kind = np.float32 if op in self.short else np.float64
+        kind = self.kind(op)
         return float(kind(above[0]) * kind(above[1])) / below
 
+    def quotient(self, op: str, *parts: float) -> float:
+        """The first of binary32 numbers over the others in turn, in the operator's width."""
+        kind: Any = self.kind(op)
+        found = kind(parts[0])
+        with np.errstate(over="ignore", under="ignore"):
+            for part in parts[1:]:
+                found = found / kind(part)
+        return float(found)
 
-_SHORT = frozenset({"FULLY_CONNECTED", "SUB"})
+
+_SHORT = frozenset({"FULLY_CONNECTED", "HARD_SWISH", "LEAKY_RELU", "RELU", "SUB"})
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (

@@ -1,0 +1,100 @@
+"""Networks of the shapes of MLPerf Tiny's five, with random weights, softmax included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from samebits.tflite.schema import SAME, VALID
+from tflite_files import Net
+
+
+class Scaled(Net):
+    """A network whose weights have scales by which results use most of their codes."""
+
+    def add(self, op: str, inputs: Any, outputs: Any, **more: Any) -> int:
+        if op in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"):
+            x, w, b = inputs
+            weights, of, to = (self.tensors[i].quantization for i in (w, x, outputs))
+            shape = self.tensors[w].shape
+            taps = prod(shape[1:3]) if op.startswith("DEPTH") else prod(shape[1:])
+            unit = 40 * to.scales[0] / (of.scales[0] * 60 * 73 * taps**0.5)
+            scales = unit * self.rng.uniform(0.5, 1.5, len(weights.scales))
+            found = replace(weights, scales=tuple(scales.astype(np.float32).tolist()))
+            self.tensors[w] = replace(self.tensors[w], quantization=found)
+            units = (scales * of.scales[0]).astype(np.float32).tolist()
+            found = replace(self.tensors[b].quantization, scales=tuple(units))
+            self.tensors[b] = replace(self.tensors[b], quantization=found)
+        return super().add(op, inputs, outputs, **more)
+
+
+def anomaly_detection() -> tuple[Net, int]:
+    """Ten dense layers."""
+    net = Scaled(11)
+    y = net.input(1, 640)
+    for count in (128, 128, 128, 128, 8, 128, 128, 128, 128):
+        y = net.dense(y, count, activation="RELU")
+    return net, net.dense(y, 640)
+
+
+def keyword_spotting() -> tuple[Net, int]:
+    """Depthwise separable convolutions over 49 x 10 features, 12 classes."""
+    net = Scaled(12)
+    y = net.conv(net.input(1, 49, 10, 1), 64, (10, 4), 2, activation="RELU")
+    for _ in range(4):
+        y = net.depthwise(y, activation="RELU")
+        y = net.conv(y, 64, (1, 1), activation="RELU")
+    y = net.pool("AVERAGE_POOL_2D", y, (25, 5))
+    return net, net.softmax(net.dense(net.reshape(y, 1, 64), 12))
+
+
+def image_classification() -> tuple[Net, int]:
+    """A residual network over 32 x 32 x 3, 10 classes."""
+    net = Scaled(13)
+    y = net.conv(net.input(1, 32, 32, 3), 16, activation="RELU")
+    for channels, stride in ((16, 1), (32, 2), (64, 2)):
+        inner = net.conv(y, channels, stride=stride, activation="RELU")
+        inner = net.conv(inner, channels)
+        side = net.conv(y, channels, (1, 1), stride) if stride > 1 else y
+        total = net.activation(net.tensors[inner].shape)
+        y = net.add("ADD", [side, inner], total, activation="RELU")
+    y = net.pool("AVERAGE_POOL_2D", y, (8, 8))
+    return net, net.softmax(net.dense(net.reshape(y, 1, 64), 10))
+
+
+def visual_wake_words() -> tuple[Net, int]:
+    """A quarter of a MobileNet over 96 x 96 x 3, two classes."""
+    net = Scaled(14)
+    y = net.conv(net.input(1, 96, 96, 3), 8, stride=2, activation="RELU6")
+    for channels, stride in (
+        *((16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (128, 1)),
+        *((128, 1), (128, 1), (128, 1), (256, 2), (256, 1)),
+    ):
+        y = net.depthwise(y, stride=stride, activation="RELU6")
+        y = net.conv(y, channels, (1, 1), activation="RELU6")
+    y = net.pool("AVERAGE_POOL_2D", y, (3, 3))
+    return net, net.softmax(net.dense(net.reshape(y, 1, 256), 2))
+
+
+def streaming_wake_word() -> tuple[Net, int]:
+    """Separable convolutions along time over 32 x 40 features, three classes."""
+    net = Scaled(15)
+    y = net.input(1, 1, 32, 40)
+    for channels, stride in ((128, 1), (128, 2), (128, 1), (32, 1)):
+        y = net.depthwise(y, activation="RELU", stride=1)
+        y = net.conv(y, channels, (1, 1), stride=stride, padding=VALID, activation="RELU")
+    y = net.conv(y, 32, (1, 3), padding=SAME)
+    mean = net.add("MEAN", [y, net.integers((1, 2))], net.activation((1, 32)))
+    return net, net.softmax(net.dense(mean, 3))
+
+
+NETWORKS = {
+    "AD": anomaly_detection,
+    "IC": image_classification,
+    "KWS": keyword_spotting,
+    "SWW": streaming_wake_word,
+    "VWW": visual_wake_words,
+}
