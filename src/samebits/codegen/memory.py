@@ -229,6 +229,7 @@ def lifetimes(
         met = _met(calls, roots, last, found[1])
         if not met:
             return found
+        assert not met <= apart  # the classes of a loop fit: `loops` has seen to that
         apart |= met
 
 
