@@ -6,14 +6,17 @@ that callers read is `header`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from samebits.codegen import checked, stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.call_text import CallWriter, Constants, numbers
 from samebits.codegen.header import About, declaration
-from samebits.codegen.lowering.calls import Array, CallList, KernelCall
-from samebits.codegen.lowering.move import copied
+from samebits.codegen.lowering.calls import Array, CallList, CallLoop, KernelCall
+from samebits.codegen.lowering.move import copied, starts, unmoved
 from samebits.codegen.memory import MemoryLayout, Place, byte_size
 from samebits.codegen.names import CTYPES, wrapped_list
 from samebits.ir.value import Value
@@ -131,15 +134,14 @@ class _Body:
         that are inputs, constants or other outputs are copied at the end.
         """
         self.calls, self.layout, self.prefix, self.writer = calls, layout, prefix, writer
+        self.unmoved: dict[int, KernelCall] = {}  # copies of loops, by those of the first round
         lines: list[str] = []
-        for index, entry in enumerate(calls.entries):
-            output, scratch = self._pointer(entry.value), f"net->arena + {layout.scratch[index]}"
-            for call in entry.calls:
-                lines += self._call(call, output, scratch)
-            value = calls.graph.values[entry.value]
-            width = byte_size(value) // value.size
-            codes = self._pointer(entry.value)
-            lines.append(f"    {prefix.upper()}_LAYER({index}u, {codes}, {value.size}u, {width}u)")
+        loops = {loop.first: loop for loop in calls.loops}
+        index = 0
+        while index < len(calls.entries):
+            loop = loops.get(index, CallLoop(index, 1, 1))
+            lines += self._looped(loop) if loop.count > 1 else self._entry(index)
+            index = loop.end
         for index, name in layout.copies:
             lines += self._call(copied(calls.graph.values[name]), f"output{index}", "")
         read = {n for entry in calls.entries for n in entry.reads} | {n for _, n in layout.copies}
@@ -153,6 +155,61 @@ class _Body:
         ]
         self.lines = [*(f"    (void){name};" for name in unused), *lines]
 
+    def _looped(self, loop: CallLoop) -> list[str]:
+        """A loop over its rounds; all of them, where the addresses of one are not linear."""
+        rounds = [
+            [
+                line
+                for place in range(loop.period)
+                for line in self._entry(start + place, loop.first + place)
+            ]
+            for start in loop.starts
+        ]
+        body = merged(rounds)
+        if body is None:
+            return [line for index in range(loop.first, loop.end) for line in self._entry(index)]
+        head = f"    for (uint32_t t = 0; t < {loop.count}u; t++) {{"
+        return [head, *(f"    {line}" for line in body), "    }"]
+
+    def _entry(self, index: int, first: int | None = None) -> list[str]:
+        """The calls of an entry, and the trace of its codes. first: the entry of the first round of
+        a loop, whose parameters are those of this one too."""
+        entry = self.calls.entries[index]
+        like = entry if first is None else self.calls.entries[first]
+        scratch = f"net->arena + {self.layout.scratch[index]}"
+        made = [*((call, entry.value) for call in entry.calls), *entry.copies]
+        given = [*like.calls, *(call for call, _ in like.copies)]
+        lines: list[str] = []
+        for (call, target), known in zip(made, given, strict=True):
+            if first is None:
+                lines += self._call(call, self._pointer(target), scratch)
+            else:
+                lines += self._call_of_round(call, known, target, scratch)
+        value = self.calls.graph.values[entry.value]
+        codes = self._pointer(entry.value) if first is None else self._bytes(entry.value)
+        width, upper = byte_size(value) // value.size, self.prefix.upper()
+        return [*lines, f"    {upper}_LAYER({index}u, {codes}, {value.size}u, {width}u)"]
+
+    def _call_of_round(
+        self, call: KernelCall, known: KernelCall, target: str, scratch: str
+    ) -> list[str]:
+        """A call with the parameters of the first round; where a copy starts is in its pointers."""
+        source = aim = 0
+        if call.function == "copy":
+            source, aim = starts(call)
+            known = self.unmoved.setdefault(id(known), unmoved(known))
+        return self.writer.with_parameters(
+            *(f"&{self.writer.parameters(known)}", call, lambda name: self._bytes(name, source)),
+            *(self._bytes(target, aim, "uint8_t *"), scratch),
+        )
+
+    def _bytes(self, name: str, ahead: int = 0, kind: str = "const uint8_t *") -> str:
+        """The address so many bytes behind that of a value."""
+        place = self.layout.places[name]
+        if place.kind == "arena":
+            return f"net->arena + {place.at + ahead}"
+        return f"({kind}){self._pointer(name)} + {ahead}"
+
     def _pointer(self, name: str) -> str:
         place = self.layout.places[name]
         if place.kind == "constant":
@@ -165,6 +222,31 @@ class _Body:
 
     def _call(self, call: KernelCall, output: str, scratch: str) -> list[str]:
         return self.writer.text(call, self._pointer, output, scratch)
+
+
+NUMBER = re.compile(r"(?<![\w.])(\d+)(u?)(?!\w)")
+NOWHERE = re.compile(r"\((?:const )?uint8_t \*\)(\w+) \+ 0(?=[,)])")
+
+
+def merged(rounds: Sequence[Sequence[str]]) -> list[str] | None:
+    """The lines of round t: those of the rounds, with numbers that are linear in t. None where they
+    differ otherwise."""
+    found = []
+    for lines in zip(*rounds, strict=True):
+        if len({NUMBER.sub("#", line) for line in lines}) > 1:
+            return None
+        columns = np.array([[int(n) for n, _ in NUMBER.findall(line)] for line in lines])
+        steps = np.diff(columns, axis=0)
+        if (steps != steps[:1]).any():
+            return None
+        left = iter(steps[0].tolist())
+
+        def linear(match: re.Match[str], left: Iterator[int] = left) -> str:
+            step = next(left)
+            return f"{match[0]} {'-' if step < 0 else '+'} {abs(step)}u * t" if step else match[0]
+
+        found.append(NOWHERE.sub(r"\1", NUMBER.sub(linear, lines[0])))
+    return found
 
 
 def _selftest(calls: CallList, prefix: str, answer: int) -> list[str]:

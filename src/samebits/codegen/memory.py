@@ -23,11 +23,12 @@ plan needs less than 2048 bytes, and this one needs no more; x, as input0, is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from samebits.arena import ArenaBuffer, ArenaPlan, aligned, plan
-from samebits.codegen.lowering.calls import CallList
+from samebits.codegen.lowering.calls import CallList, ValueCalls
 from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.ir.value import Value
 
@@ -104,7 +105,8 @@ class MemoryLayout:
     copies: (index, value) of outputs that are written at the end, as their value lies elsewhere.
     scratch: offset in the arena of the scratch memory of every entry, 0 where it takes none.
     following: offset of the next states that model_step does not write in place, which lie behind
-    the plan, by index of the state. stack: bytes that model_run and what it calls need at most on
+    the plan, by index of the state. times: the time of every entry in the plan, in which the rounds
+    of a loop are one. stack: bytes that model_run and what it calls need at most on
     Cortex-M, by the frames that gcc makes there.
     """
 
@@ -113,12 +115,14 @@ class MemoryLayout:
     plan: ArenaPlan
     scratch: tuple[int, ...]
     following: Mapping[int, int]
+    times: tuple[int, ...]
     bytes: int
     stack: int
 
     def live(self, entry: int) -> int:
         """Bytes of the plan that are in use at an entry."""
-        return sum(b.size for b in self.plan.buffers if b.first <= entry <= b.last)
+        time = self.times[entry]
+        return sum(b.size for b in self.plan.buffers if b.first <= time <= b.last)
 
 
 def layout(calls: CallList) -> MemoryLayout:
@@ -144,10 +148,12 @@ def layout(calls: CallList) -> MemoryLayout:
         else:
             places[roots[name]] = Place("output", index)
     buffers, owner = lifetimes(calls, roots, last, places)
-    needs = [max((call.scratch or 0 for call in entry.calls), default=0) for entry in calls.entries]
-    working = {
-        index: len(buffers) + at for at, index in enumerate(i for i, n in enumerate(needs) if n)
-    }
+    times, needs = times_of(calls), dict[int, int]()
+    for time, entry in zip(times, calls.entries, strict=True):
+        most = max((call.scratch or 0 for call in entry.calls), default=0)
+        if most:
+            needs[time] = max(most, needs.get(time, 0))
+    working = {time: len(buffers) + at for at, time in enumerate(needs)}
     planned = plan([*buffers, *(ArenaBuffer(aligned(needs[i]), i, i) for i in working)])
     for name, buffer in owner.items():
         places[name] = Place("arena", planned.offsets[buffer])
@@ -164,8 +170,9 @@ def layout(calls: CallList) -> MemoryLayout:
         {name: places[root] for name, root in roots.items()},
         tuple(copies),
         planned,
-        tuple(planned.offsets[working[i]] if i in working else 0 for i in range(len(needs))),
+        tuple(planned.offsets[working[time]] if time in working else 0 for time in times),
         following,
+        times,
         end,
         STACK_OF_RUN + max((STACK[name] for name in functions), default=0),
     )
@@ -215,17 +222,52 @@ def lifetimes(
     """(lifetimes of the buffers in the arena, the buffer of each value that has no place yet).
 
     A value shares the buffer of an input that it may overwrite (`in_place`), whose last reader it
-    is and whose size it has, unless a call reads that memory by another of its inputs too.
+    is and whose size it has, unless a call reads that memory by another of its inputs too; and in a
+    loop the buffer of the first of its class.
     """
-    values = calls.graph.values
+    if not calls.loops:
+        return _lifetimes(calls, roots, last, places, {}, frozenset())
+    same, apart = classes(calls), frozenset[str]()
+    while True:
+        found = _lifetimes(calls, roots, last, places, same, apart)
+        met = _met(calls, roots, last, found[1])
+        if not met:
+            return found
+        assert not met <= apart  # the classes of a loop fit: `loops` has seen to that
+        apart |= met
+
+
+def _lifetimes(
+    calls: CallList,
+    roots: Mapping[str, str],
+    last: Mapping[str, int],
+    places: Mapping[str, Place],
+    same: Mapping[str, str],
+    apart: frozenset[str],
+) -> tuple[list[ArenaBuffer], dict[str, int]]:
+    """The lifetimes, in which values share the buffer of their class (`same`), and those that are
+    to stay `apart` take over no other."""
+    values, times = calls.graph.values, times_of(calls)
+    begins = {target: index for index, entry in reversed([*enumerate(calls.entries)])
+              for _, target in entry.copies}  # fmt: skip
     buffers: list[ArenaBuffer] = []
     owner: dict[str, int] = {}
+
+    def lives(buffer: int, span: tuple[int, int]) -> None:
+        first, end = buffers[buffer].first, buffers[buffer].last
+        buffers[buffer] = ArenaBuffer(buffers[buffer].size, min(first, span[0]), max(end, span[1]))
+
     for index, entry in enumerate(calls.entries):
         name = entry.value
         if name in places or roots[name] != name:
             continue
         end = max(last[name], index)
-        for candidate in entry.in_place:
+        span = _span(calls, times, begins.get(name, index), end)
+        if same.get(name, name) in owner:
+            owner[name] = owner[same[name]]
+            lives(owner[name], span)
+            continue
+        for candidate in () if name in apart else entry.in_place:
             source = roots[candidate]
             others = [roots[n] for n in entry.reads if n not in entry.in_place]
             if (
@@ -235,16 +277,116 @@ def lifetimes(
                 and source not in others
             ):
                 owner[name] = owner[source]
-                buffers[owner[name]] = ArenaBuffer(
-                    buffers[owner[name]].size, buffers[owner[name]].first, end
-                )
+                lives(owner[name], span)
                 break
         else:
             owner[name] = len(buffers)
-            buffers.append(ArenaBuffer(aligned(byte_size(values[name])), index, end))
+            buffers.append(ArenaBuffer(aligned(byte_size(values[name])), *span))
     return buffers, owner
 
 
 def _covers(given: int, needed: int, rolling: bool) -> bool:
     """Whether a value of `needed` bytes may be written over one of `given` bytes."""
     return given == needed or (rolling and given > needed)
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+def follows(
+    entry: ValueCalls, index: int, before: str, roots: Mapping[str, str], last: Mapping[str, int]
+) -> bool:
+    """Whether an entry may write where `before` lies: nothing reads that later, nor this entry but
+    element by element."""
+    if last[before] != index:
+        return last[before] < index
+    others = [roots[name] for name in entry.reads if name not in entry.in_place]
+    return before in [roots[name] for name in entry.in_place] and before not in others
+
+
+def classes(calls: CallList) -> dict[str, str]:
+    """Values that lie at one place -> the first of them: those of all rounds of a loop, and what a
+    round hands to the next with what the first round begins with."""
+    roots, parent = views(calls), dict[str, str]()
+
+    def find(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for loop in calls.loops:
+        rounds = [calls.entries[at : at + loop.period] for at in loop.starts]
+        for first, *others in zip(*rounds, strict=True):
+            for entry in others:
+                if roots[entry.value] == entry.value and calls.constant(entry.value) is None:
+                    parent[find(entry.value)] = find(first.value)
+        one, two = rounds[:2]
+        made = {entry.value for entry in one}
+        for first, second in zip(one, two, strict=True):
+            for before, handed in zip(_operands(first), _operands(second), strict=True):
+                given, kept = roots[before], roots[handed]
+                if kept in made and given not in made and calls.constant(given) is None:
+                    parent[find(given)] = find(kept)
+    order = {entry.value: index for index, entry in enumerate(calls.entries)}
+    firsts: dict[str, str] = {}
+    for name in sorted(parent, key=lambda name: order.get(name, -1)):
+        firsts.setdefault(find(name), name)
+    return {name: firsts[find(name)] for name in parent}
+
+
+def _operands(entry: ValueCalls) -> Sequence[str]:
+    """The operands of all calls, in order, each as often as it is read."""
+    viewed = [] if entry.view_of is None else [entry.view_of]
+    return [*viewed, *(name for call in entry.calls for name in call.inputs)]
+
+
+def times_of(calls: CallList) -> tuple[int, ...]:
+    """The time of every entry in the memory plan: its index, but that all rounds of a loop have the
+    times of one."""
+    times = list(range(len(calls.entries)))
+    for loop in reversed(calls.loops):
+        for index in range(loop.first, len(times)):
+            if index < loop.end:
+                times[index] = loop.first + (index - loop.first) % loop.period
+            else:
+                times[index] -= loop.period * (loop.count - 1)
+    return tuple(times)
+
+
+def _span(calls: CallList, times: Sequence[int], first: int, last: int) -> tuple[int, int]:
+    """The times of a life from one entry to another. What does not end in the round of a loop in
+    which it begins lives in all of every round."""
+    start, end = times[first], times[min(last, len(times) - 1)]
+    if last == len(times):
+        end = times[-1] + 1
+    for loop in calls.loops:
+        rounds = [
+            (index - loop.first) // loop.period if loop.first <= index < loop.end else None
+            for index in (first, last)
+        ]
+        if rounds[0] == rounds[1]:
+            continue
+        if rounds[0] is not None:
+            start = times[loop.first]
+        if rounds[1] is not None or rounds[0] is not None:
+            end = max(end, times[loop.first] + loop.period - 1)
+    return start, end
+
+
+def _met(
+    calls: CallList,
+    roots: Mapping[str, str],
+    last: Mapping[str, int],
+    owner: Mapping[str, int],
+) -> frozenset[str]:
+    """Values that took over memory in which another is written while they live."""
+    at = {entry.value: index for index, entry in enumerate(calls.entries)}
+    held: dict[int, list[str]] = {}
+    for name in owner:
+        held.setdefault(owner[name], []).append(name)
+    found: set[str] = set()
+    for names in held.values():
+        for before, after in itertools.pairwise(names):
+            if not follows(calls.entries[at[after]], at[after], before, roots, last):
+                found.update(names)
+    return frozenset(found)

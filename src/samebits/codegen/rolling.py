@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from samebits.arena import aligned
+from samebits.codegen.loops import with_loops
 from samebits.codegen.lowering.calls import CallList, Field, KernelCall, Struct, ValueCalls
 from samebits.codegen.lowering.conv import SLACK
 from samebits.codegen.lowering.cpu import Cpu
@@ -44,7 +45,7 @@ def calls_for(graph: Graph, cpu: Cpu, draft: bool = False) -> CallList:
     """The kernel calls of a graph for a processor, compact where its memory counts most. draft: as
     `lower_to_calls` takes it."""
     calls = lower_to_calls(graph, cpu, draft)
-    return compact(calls) if cpu.small else calls
+    return with_loops(compact(calls) if cpu.small else calls)
 
 
 def compact(calls: CallList) -> CallList:

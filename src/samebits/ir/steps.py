@@ -25,7 +25,7 @@ from samebits.ir.real.cell import LAYERS
 from samebits.ir.real.recurrent import X
 from samebits.ir.rewrite import simplify
 from samebits.ir.traits import Trait
-from samebits.ir.unroll import CELLS_MAX, WHOLE_MAX, LayerNode, cells_of, unrolled
+from samebits.ir.unroll import WHOLE_MAX, CellGraph, LayerNode, cells_of, unrolled
 
 LAST = -1  # the time axis of a value that belongs to the last step only
 Shape = tuple[int, ...]
@@ -172,11 +172,16 @@ def whole(graph: Graph) -> Steps:
 
     Raises UnsupportedError with the node that has no cells, or for too many of them.
     """
-    return _one_call(graph, WHOLE_MAX)
+    made = unrolled(graph, WHOLE_MAX)
+    return _of_cells(made, made.repeated)
 
 
-def _one_call(graph: Graph, most: int = CELLS_MAX) -> Steps:
-    made = unrolled(graph, most)
+def _one_call(graph: Graph) -> Steps:
+    return _of_cells(unrolled(graph))
+
+
+def _of_cells(made: CellGraph, repeated: Sequence[Sequence[str]] = ()) -> Steps:
+    """The graph of cells, simplified, and values of the nodes that it names."""
     simple = simplify(made.graph)
     outputs = {node.name: node.output for node in simple.nodes}
 
@@ -184,7 +189,7 @@ def _one_call(graph: Graph, most: int = CELLS_MAX) -> Steps:
         return tuple(outputs[name] for name in names if name in outputs)
 
     carried = tuple((letter, values(names)) for letter, names in made.carried)
-    return Steps(simple, 1, frozenset(), carried, tuple(map(values, made.repeated)))
+    return Steps(simple, 1, frozenset(), carried, tuple(map(values, repeated)))
 
 
 def step_graph(graph: Graph) -> Graph:

@@ -209,9 +209,6 @@ class _Unrolling:
         operators = layer.operators(builder, self.taken)
         reverses = DIRECTIONS[node.attributes["direction"]]
         many, parts = len(reverses) > 1, len(reverses)
-        frames: Sequence[str] = (names[layer.x],)
-        if layer.steps > 1:
-            frames = operators("Split", names[layer.x], axis=0, sizes=(1,) * layer.steps)
         initial = [
             operators("Split", names[name], axis=0, sizes=(1,) * parts)
             if name and many
@@ -221,7 +218,7 @@ class _Unrolling:
         found = []
         for direction, backward in enumerate(reverses):
             states = [each[direction] for each in initial]
-            made = self.direction(layer, operators, frames, states, direction, backward)
+            made = self.direction(layer, operators, states, direction, backward)
             found.append((made[::-1] if backward else made, made[-1]))
         shape = (1, 1, layer.batch, layer.sizes.outputs)
         sides = []
@@ -243,7 +240,6 @@ class _Unrolling:
         self,
         layer: LayerNode,
         operators: GraphOperators,
-        frames: Sequence[str],
         initial: Sequence[str],
         direction: int,
         backward: bool,
@@ -258,6 +254,10 @@ class _Unrolling:
             else:
                 zeros = np.zeros((batch, width), dtype)
                 states.append(builder.constant(operators.fresh("zeros"), zeros))
+        # Each direction cuts the sequence for itself: no row waits for the other one.
+        frames: Sequence[str] = (self.names[layer.x],)
+        if layer.steps > 1:
+            frames = operators("Split", self.names[layer.x], axis=0, sizes=(1,) * layer.steps)
         name = f"{node.name}.reverse" if direction else node.name
         called = [f"{name}.t{t}" if layer.steps > 1 else name for t in range(layer.steps)]
         cells = layer.cells(operators, self.names, called, direction)

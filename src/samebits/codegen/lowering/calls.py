@@ -63,7 +63,8 @@ class ValueCalls:
 
     No calls and no view: the value is a constant. in_place: inputs whose memory the output may take
     over when they are not read later; such kernels read an element before they write over it.
-    rolling: an input in whose place the output is written may be larger.
+    rolling: an input in whose place the output is written may be larger. copies: calls that copy
+    the value into others, each with the value that it is then a part of.
     """
 
     value: str
@@ -71,6 +72,7 @@ class ValueCalls:
     in_place: tuple[str, ...] = ()
     rolling: bool = False
     view_of: str | None = None
+    copies: tuple[tuple[KernelCall, str], ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -79,16 +81,37 @@ class ValueCalls:
         return tuple(dict.fromkeys((*views, *(n for call in self.calls for n in call.inputs))))
 
 
+@dataclass(frozen=True)
+class CallLoop:
+    """Entries that do the same to other memory: `count` rounds of `period`, from `first` on."""
+
+    first: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The entry behind the last round."""
+        return self.first + self.period * self.count
+
+    @property
+    def starts(self) -> range:
+        """The first entry of every round."""
+        return range(self.first, self.end, self.period)
+
+
 @dataclass(frozen=True, eq=False)
 class CallList:
     """The calls of a graph: one entry per layer, in the order in which they run.
 
     folded: arrays of layers that depend on constants alone, computed when the graph is lowered.
+    loops: runs of entries that repeat (codegen/loops.py), in order.
     """
 
     graph: Graph
     entries: tuple[ValueCalls, ...]
     folded: Mapping[str, Array] = field(default_factory=dict)
+    loops: tuple[CallLoop, ...] = ()
 
     def constant(self, name: str) -> Array | None:
         """The array of a constant or folded value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from samebits.ir.integer.shape import places
 from samebits.ir.value import Value
 
 SHORT = 8  # elements of an axis
+STARTS = ("from_start", "to_start")  # of copies: where they begin, which a loop adds to addresses
 
 
 def _copy(
@@ -55,6 +57,24 @@ def _strided(
         "width": WIDTHS[value.dtype],
     }
     return KernelCall("copy", Struct("copy", fields), (value.name,))
+
+
+def starts(call: KernelCall) -> tuple[int, ...]:
+    """The bytes ahead of what a copy reads and of what it writes."""
+    found = []
+    for key in STARTS:
+        first, width = call.parameters.fields[key], call.parameters.fields["width"]
+        assert isinstance(first, int)
+        assert isinstance(width, int)
+        found.append(first * width)
+    return tuple(found)
+
+
+def unmoved(call: KernelCall) -> KernelCall:
+    """The same copy from and to the very start."""
+    struct = call.parameters
+    fields = {**struct.fields, **dict.fromkeys(STARTS, 0)}
+    return replace(call, parameters=replace(struct, fields=fields))
 
 
 def copied(value: Value) -> KernelCall:

@@ -46,7 +46,8 @@ class ArenaMap:
 def arena_map(calls: CallList, memory: MemoryLayout) -> ArenaMap:
     """The plan of the arena as bars, with the names of the values that lie in each."""
     names: dict[tuple[int, int], list[str]] = {}
-    entries = {entry.value: index for index, entry in enumerate(calls.entries)}
+    times = zip(calls.entries, memory.times, strict=True)
+    entries = {entry.value: time for entry, time in times}
     bars = []
     buffers = list(zip(memory.plan.buffers, memory.plan.offsets, strict=True))
     for value, place in memory.places.items():
