@@ -231,7 +231,11 @@ def compared(
     if raw:
         form, options = raw_form(model), options_given(reading)
         rows, (codes,) = raw_samples(model, form, given, options)
-        return len(rows), ports_of(form), *verify_raw(model, form, rows, codes, names, strict)
+        return (
+            len(rows),
+            ports_of(form),
+            *verify_raw(model, form, rows, codes, names, strict, usual),
+        )
     taken = given_codes(given, model, seed, reading)
     count = len(taken[0]) // step(graph.values[graph.inputs[0]])
     return count, graph, *verify_model(model, taken, names, strict=strict, promised=usual)
