@@ -18,6 +18,7 @@ from torch import nn
 
 import recordings
 import samebits as sb
+from samebits.data import from_arrays
 from samebits.errors import InputError
 
 BACKENDS = ("reference", "torch", "c")
@@ -228,6 +229,22 @@ def test_pictures_in_folders_files_arrays_and_memory(tmp_path):
         quantized.predict(arrays.transpose(0, 3, 1, 2).astype(np.float32))
     with pytest.raises(InputError, match=r"expected samples of shape \[3, 6, 5\]"):
         quantized.predict(arrays[:, :4])
+
+
+def test_classes_without_names_are_numbers(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), np.uint8)
+    for name, labels in (("c", np.arange(60) % 3), ("l", np.eye(3, dtype=int)[np.arange(60) % 3])):
+        data = from_arrays([images], [labels])
+        run = sb.fit(data, "mlp", tmp_path / name, epochs=1, batch=16, threads=1)
+        found = run.predict(images)
+        (outputs,) = sb.load(run.folder).run(values_of(images)).values()
+        assert found.names == ("0", "1", "2")
+        wanted = outputs.argmax(1) if name == "c" else outputs > 0
+        assert np.array_equal(found.chosen, wanted)
+
+
+def values_of(images):
+    return (images / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
 
 
 def test_recordings(tmp_path):

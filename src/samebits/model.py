@@ -73,6 +73,7 @@ class Model:
               (`verification.package.checked`): what backends of generated C build
     contract: what its inputs and outputs mean, as far as the file or its data says; `meaning` is
               what is left of it where the graph was cut
+    task:     of its training, of a training folder
     """
 
     source: str
@@ -85,6 +86,7 @@ class Model:
     package: Path | None = None
     sources: tuple[str, Mapping[str, bytes]] | None = None
     contract: Contract = UNKNOWN
+    task: str = ""
 
     @cached_property
     def facts(self) -> FileFacts:
@@ -332,6 +334,7 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
             earlier=opened.earlier,
             package=folder,
             contract=_trained_contract(graph, opened),
+            task=opened.task,
         )
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
@@ -343,6 +346,7 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
         earlier=opened.earlier,
         package=folder,
         contract=_trained_contract(graph, opened),
+        task=opened.task,
     )
 
 

@@ -20,7 +20,7 @@ import torch
 from samebits import data
 from samebits.codegen.packaging.predictor import ports_of
 from samebits.codegen.raw import Raw
-from samebits.contract import OutputMeaning
+from samebits.contract import RULE_OF, OutputMeaning
 from samebits.data import DataOptions
 from samebits.data.dataset import PEAK, pixel_values, value_table
 from samebits.data.earlier import Earlier
@@ -242,9 +242,11 @@ def compared(
 
 
 def answering(model: Model) -> OutputMeaning:
-    """The output whose numbers are the answer. Raises InputError where a network has none or more
-    than one by its contract."""
+    """The output whose numbers are the answer: of a run whose classes have no names of their own by
+    its task. Raises InputError where a network has none or more than one by its contract."""
     found = [output for output in model.meaning.outputs if output.rule]
+    if not found and model.task in RULE_OF:
+        found = [OutputMeaning(model.real.own_outputs[0], RULE_OF[model.task])]
     if len(found) == 1:
         return found[0]
     several = ", ".join(output.name for output in found)
