@@ -150,7 +150,15 @@ def test_every_exported_class_has_a_name_of_its_own():
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-DOOR = ("api", "sources", "firmware", "comparison", "shipping", "checkup.examine")
+DOOR = (
+    "api",
+    "sources",
+    "firmware",
+    "comparison",
+    "shipping",
+    "checkup.examine",
+    "recompute.capture.front",
+)
 ASIDE = ("called", "refuse", "entries_of")  # parts of these modules that no caller outside has
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from samebits.firmware import concord, simulate
     from samebits.ledger import memory_limit
     from samebits.network import Network
+    from samebits.recompute.capture.front import within
     from samebits.shipping import ship
 
     __version__: str
@@ -53,6 +54,7 @@ _HOMES = {
     "memory_limit": "samebits.ledger",
     "ship": "samebits.shipping",
     "simulate": "samebits.firmware",
+    "within": "samebits.recompute.capture.front",
     **dict.fromkeys(
         (
             *("audit", "convert", "evaluate", "fit", "inspect", "load"),
@@ -84,6 +86,7 @@ __all__ = [
     "ship",
     "simulate",
     "train",
+    "within",
 ]
 
 

@@ -81,6 +81,7 @@ def quantize(
     float_bias: bool | None = None,
     floor: float | str | None = None,
     state: Mapping[str, str | int] | str | None = None,
+    sequence: str | None = None,
     contract: Contract | Mapping[str, Any] | str | Path | None = None,
     example: Any = None,
     arch: str | None = None,
@@ -89,8 +90,8 @@ def quantize(
     """A float network quantized after training: its report says what that costs, layer by layer.
 
     A network with recurrent layers becomes one time step, with its states as last inputs and
-    outputs; so does one whose states are inputs and outputs of its own. None stands for the default
-    of an option.
+    outputs, or takes whole sequences of one length: see `sequence`. One whose states are inputs and
+    outputs of its own becomes a step. None stands for the default of an option.
 
     source:      as `load` takes it, with its options; the example of a torch.nn.Module is by
                  default the first item of the calibration
@@ -128,6 +129,9 @@ def quantize(
     state:       input -> the output (or its place among them) that is fed back to it, both then of
                  one format, and calibration is calls in order, [calls, ...] or [sequences, calls,
                  ...]; "none": no input is a state; by default those that names or layers show
+    sequence:    recurrent networks: step, one time step a call; whole, a whole sequence of the
+                 length that the network has, in any direction and with any layers around; by
+                 default step where each time step stands alone, else whole, and a note says which
     contract:    the model's name and version, and what its inputs and outputs mean, beside what its
                  run and the calibration say (`Network.with_contract`)
     reading:     of files and folders, be they calibration, finetune or both: target, resize,
@@ -179,7 +183,7 @@ def quantize(
         raise InputError(f"{net.source}: expected a float network, found: {_found(net)}")
     known = described(net.model, contract).known  # not what the calibration says of itself
     net = Network(described(net.model, contract, meaning_of(net.model.real, *fed)))
-    graph = tie_states(canonicalize(net.model.real), state)
+    graph = tie_states(canonicalize(net.model.real), state, sequence)
     options = Options(
         plain={
             "scheme": scheme,
@@ -197,18 +201,18 @@ def quantize(
         },
         gated={"bits": bits, "symmetry": symmetry, "gates": gates, "float_bias": float_bias},
         common={"calibration": calibrate, "percentile": percentile},
+        sequence=sequence,
     )
     options.check(graph)
     check_lowerable(graph)
     arrays = gather(calibration, graph, where, chosen, net.model.rate, known)
     quantized = quantize_network(graph, arrays, options, where)
-    report = quantized.report
+    report, held = quantized.report, quantized.held
     made = deployable(replace(net.model, graph=quantized.graph))
-    held = quantized.held
     refused = not_taken(made.real, held.first[0] if held.first else [])
     verdict = judged(measured(made, held, lost_tensors(report)), quantized)
-    made = replace(made, fidelity=verdict)
-    net = Network(made, report, (refused,) if refused else (), held)
+    notes = (refused,) if refused else ()
+    net = Network(replace(made, fidelity=verdict), report, notes, held)
     if finetune is not None:
         net = net.finetune(finetune, epochs=epochs or 1, **tuning.chosen())
     net.check_fidelity(wanted)
@@ -457,14 +461,15 @@ def evaluate(
     arch: str | nn.Module | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    meaning: str | None = None,
     **reading: Unpack[LabelledReading],
 ) -> Evaluation:
     """Test accuracy, or the figures of another task: of a trained model in its deployed arithmetic,
     of a quantized network in its integers, of a float network in binary64, of firmware in its
     translation.
 
-    source: as `load` takes it, as is arch; a training folder or checkpoint is evaluated as it was
-            trained, on data that is read as it was there
+    source: as `load` takes it, as are arch and meaning; a training folder or checkpoint is
+            evaluated as it was trained, on data that is read as it was there
     reading: of the data, as in `fit`
     whole:  all samples are counted; by default those for testing, as of a file without such a part
             about every fifth: what a run that trained on the file has not seen. Of a table that a
@@ -481,15 +486,15 @@ def evaluate(
     options = options_given(reading, LabelledReading)
     with cpu_threads(threads):
         if isinstance(source, str | Path) and kind_of(Path(source)) == "training":
-            score = evaluate_trained(Path(source), data, arch, device, options, whole)
-            return Evaluation(**vars(score))
+            refuse(meaning=meaning)
+            given = Path(source), data, arch, device, options, whole
+            return Evaluation(**vars(evaluate_trained(*given)))
         if device != "cpu":
-            name = source.source if isinstance(source, Network) else source
             raise InputError(
-                f"{name}: expected --device cpu for an exported model, found {device}; give "
-                "the training folder, or leave --device out"
+                f"{getattr(source, 'source', source)}: expected --device cpu for an exported "
+                f"model, found {device}; give the training folder, or leave --device out"
             )
-        net = load(source, arch=arch)
+        net = load(source, arch=arch, meaning=meaning)
         return Evaluation(**vars(evaluate_model(net.model, data, options, whole)))
 
 

@@ -18,7 +18,7 @@ from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.ir.integer.transfer import transfer_tables
-from samebits.model import ONNX_FILE, Model
+from samebits.model import LITE_FILE, ONNX_FILE, Model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.image import FOLDER_FORMAT, encoded, firmware_sha256
 from samebits.onnx import to_qdq
@@ -36,14 +36,18 @@ def package_of(
     sizes: bool,
     sign_by: str | Path | None = None,
 ) -> CompiledNetwork:
-    """Write the package of the network's model.onnx, with the features of recordings beside it, and
+    """Write the package of the network's model file, with the features of recordings beside it, and
     with a signature if there is a key."""
     key = given_key(sign_by)
     integer = model.integer
     out = out.absolute()  # the folder is replaced as a whole, even if it is the current one
     progress.stage("generating C")
-    data = model_bytes(to_qdq(model.real, "float", model.facts), out / ONNX_FILE)
-    made = packaged(data, model.source, prefix, cpu, package)
+    if model.lite is not None and model.real.integer:  # ONNX has no form of a runtime's own bits
+        name, data = LITE_FILE, model.lite.to_bytes(model.meaning)
+    else:
+        name = ONNX_FILE
+        data = model_bytes(to_qdq(model.real, "float", model.facts), out / name)
+    made = packaged(name, data, model.source, prefix, cpu, package)
     sha256 = replace_folder(out, made.files, key)
     boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
     return CompiledNetwork(

@@ -1,5 +1,5 @@
-"""The part of a network that is taken: shapes and constants of its inputs, and the tensors at
-which it starts and ends."""
+"""The part of a network that is taken: shapes and constants of its inputs, the tensors at which it
+starts and ends, and the meaning of its integers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ class Excerpt:
     set:      inputs that become constants, and their numbers: of a tensor, of every element
     start_at: the tensors that are the inputs, in this order; () for those of the file
     end_at:   the tensors that are the outputs; () for those of the file
+    meaning:  of a quantized .tflite file's integers, "" for that of the file or, if it states none,
+              exact
     """
 
     shapes: Shapes = field(default_factory=dict)
     set: Settings = field(default_factory=dict)
     start_at: Sequence[str] = ()
     end_at: Sequence[str] = ()
+    meaning: str = ""
 
     @property
     def is_cut(self) -> bool:
@@ -41,22 +44,25 @@ class Excerpt:
     def check_applies(self, options: Collection[str], where: str, what: str) -> None:
         """Raise InputError for the first option that is given and not among these.
 
-        where: the model. what: those models that take the other options."""
+        where: the model. what: those models that take the other options, but for --meaning"""
         given = {
             "--shape": self.shapes,
             "--set": self.set,
             "--start-at": self.start_at,
             "--end-at": self.end_at,
+            MEANING: self.meaning,
         }
         for option, value in given.items():
             if value and option not in options:
+                those = "quantized .tflite files" if option == MEANING else what
                 raise InputError(
-                    f"{where}: {option} applies to {what}, found one for another model; leave it "
+                    f"{where}: {option} applies to {those}, found one for another model; leave it "
                     "out"
                 )
 
 
 WHOLE = Excerpt()
+MEANING = "--meaning"
 CUTS = ("--start-at", "--end-at")
 
 
@@ -67,6 +73,7 @@ class Part(TypedDict, total=False):
     set: Settings | None
     start_at: Tensors | None
     end_at: Tensors | None
+    meaning: str | None
 
 
 def part_and_rest(options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -80,11 +87,15 @@ def excerpt_of(
     set: Settings | None = None,
     start_at: Tensors | None = None,
     end_at: Tensors | None = None,
+    meaning: str | None = None,
 ) -> Excerpt:
     """The part that a user asks for. Raises InputError for what are no names."""
     if set is not None and not (isinstance(set, Mapping) and all(isinstance(n, str) for n in set)):
         raise InputError(f"--set: expected numbers by the names of inputs, found {set!r:.60}")
-    return Excerpt(shapes or {}, set or {}, _names(start_at, CUTS[0]), _names(end_at, CUTS[1]))
+    if meaning is not None and not (isinstance(meaning, str) and meaning):
+        raise InputError(f"{MEANING}: expected the name of a meaning, found {meaning!r:.60}")
+    ends = _names(start_at, CUTS[0]), _names(end_at, CUTS[1])
+    return Excerpt(shapes or {}, set or {}, *ends, meaning or "")
 
 
 def _names(given: Tensors | None, option: str) -> tuple[str, ...]:

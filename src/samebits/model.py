@@ -16,7 +16,7 @@ from samebits.contract import UNKNOWN, Contract, given_contract, of_data
 from samebits.data.earlier import Earlier
 from samebits.elsewhere import CALLABLE, check_foreign
 from samebits.errors import InputError
-from samebits.excerpt import CUTS, WHOLE, Excerpt
+from samebits.excerpt import CUTS, MEANING, WHOLE, Excerpt
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.canonical import without_guards
 from samebits.ir.cut import cut
@@ -33,10 +33,12 @@ from samebits.onnx.metadata import FileFacts
 if TYPE_CHECKING:
     from torch import nn
 
+    from samebits.tflite import Lite
     from samebits.train.run.restore import TrainedModel
 
 CHECKPOINT = ".safetensors"
-ONNX_FILE = "model.onnx"  # in a folder that `samebits compile` wrote
+# In a folder that `samebits compile` wrote, one of them:
+ONNX_FILE, LITE_FILE = "model.onnx", "model.tflite"
 
 EXPORTED = ".pt2"
 LITE = ".tflite"
@@ -46,7 +48,8 @@ EXPECTED = (
     "folder"
 )
 
-CUT_KINDS = ("exported", "tflite")  # whose ends can be chosen, and nothing else
+# The options of an excerpt that apply to kinds but ONNX files, which take all but --meaning.
+OPTIONS_OF = {"exported": CUTS, "tflite": (*CUTS, MEANING), "graph": (*CUTS, "--shape", "--set")}
 Kind = Literal["graph", "exported", "tflite", "firmware", "training"]
 
 
@@ -74,6 +77,7 @@ class Model:
     contract: what its inputs and outputs mean, as far as the file or its data says; `meaning` is
               what is left of it where the graph was cut
     task:     of its training, of a training folder
+    lite:     the TensorFlow Lite file that it was read from, with the meaning of its integers
     """
 
     source: str
@@ -87,6 +91,7 @@ class Model:
     sources: tuple[str, Mapping[str, bytes]] | None = None
     contract: Contract = UNKNOWN
     task: str = ""
+    lite: Lite | None = None
 
     @cached_property
     def facts(self) -> FileFacts:
@@ -103,7 +108,7 @@ class Model:
     def cpu(self) -> str:
         """The processor whose kernels the C of its package has, as the folder's report says; those
         of any where it was read from no package of C."""
-        if self.package is None or not (self.package / ONNX_FILE).is_file():
+        if self.package is None or model_file(self.package) is None:
             return PORTABLE.name
         try:
             stated = read_report(self.package).get("cpu")
@@ -194,19 +199,25 @@ def is_quantized(graph: Graph) -> bool:
     )
 
 
+def model_file(folder: Path) -> str | None:
+    """The name of the model in a folder of C; None where there is none."""
+    return next((name for name in (ONNX_FILE, LITE_FILE) if (folder / name).is_file()), None)
+
+
 def kind_of(path: Path) -> Kind | None:
     """The kind of model at a path, by its name and the names in a folder; None for anything else.
 
-    A graph is an ONNX file or a compiled folder; an exported program a file of torch.export; tflite
-    a file of TensorFlow Lite; firmware a program, or a folder that holds programs and no graph;
-    training any other folder, or a checkpoint.
+    A graph is an ONNX file or a folder compiled with one; an exported program a file of
+    torch.export; tflite a file of TensorFlow Lite, or a folder compiled with one; firmware a
+    program, or a folder that holds programs and no graph; training any other folder, or a
+    checkpoint.
     """
     if path.suffix == EXPORTED:
         return "exported"
-    if path.suffix.lower() == LITE:
-        return "tflite"
-    if path.suffix == ".onnx" or (path / ONNX_FILE).is_file():
+    if path.suffix == ".onnx" or model_file(path) == ONNX_FILE:
         return "graph"
+    if path.suffix.lower() == LITE or model_file(path) == LITE_FILE:
+        return "tflite"
     if path.suffix == SUFFIX or any(path.glob("*" + SUFFIX)):
         return "firmware"
     return "training" if path.is_dir() or path.suffix == CHECKPOINT else None
@@ -249,8 +260,7 @@ def load(
         file = path / ONNX_FILE if within else path
         graph, known = read_graph(file, part=part, within=within), facts(file, within)
         if part == WHOLE:
-            for text in known.contract.misfits(shapes_of(graph)):
-                progress.note(f"{path}: a contract in its metadata is left out in part: {text}")
+            _note_misfits(known.contract, graph, path)
         return Model(
             str(path),
             _held(graph, path),
@@ -262,9 +272,7 @@ def load(
     if kind == "exported":
         return Model(str(path), _held(cut(_read_exported(path), part), path))
     if kind == "tflite":
-        from samebits.tflite import load as read_lite
-
-        return Model(str(path), _held(read_lite(path, part), path))
+        return _load_lite(path, part)
     if kind == "firmware":
         return load_firmware(path)
     if kind == "training":
@@ -292,8 +300,33 @@ def _held(graph: Graph, path: Path) -> Graph:
 
 def check_part(part: Excerpt, kind: Kind | None, path: Path) -> None:
     """Raise InputError for what is to be taken of a kind of model that is taken whole."""
-    if kind != "graph":
-        part.check_applies(CUTS if kind in CUT_KINDS else (), str(path), "ONNX files")
+    part.check_applies(OPTIONS_OF.get(kind or "", ()), str(path), "ONNX files")
+
+
+def _load_lite(path: Path, part: Excerpt) -> Model:
+    """The network of a TensorFlow Lite file, or of a folder compiled with one."""
+    from samebits.tflite import load as read_lite
+
+    within = path if path.is_dir() else None
+    if within:
+        check_file(path, LITE_FILE)
+        part.check_applies(CUTS, str(path), "")
+    found = read_lite(path / LITE_FILE if within else path, part, within)
+    if not part.is_cut:
+        _note_misfits(found.contract, found.graph, path)
+    return Model(
+        str(path),
+        _held(found.graph, path),
+        package=within if part == WHOLE else None,
+        contract=found.contract,
+        lite=found,
+    )
+
+
+def _note_misfits(contract: Contract, graph: Graph, path: Path) -> None:
+    """Say what of a file's contract is of other inputs and outputs."""
+    for text in contract.misfits(shapes_of(graph)):
+        progress.note(f"{path}: a contract in its metadata is left out in part: {text}")
 
 
 def load_firmware(path: Path) -> Model:

@@ -244,7 +244,7 @@ class Network(Reported):
 
     @settled
     def rebuild(self, out: str | Path) -> str:
-        """Write the package of C that this network was read from once more: from its model.onnx and
+        """Write the package of C that this network was read from once more: from its model file and
         the options that its report.json states come the same bytes again, in `out`. Gives the
         SHA-256 of report.json.
 

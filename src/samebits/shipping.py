@@ -300,7 +300,8 @@ def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
                 f"--{option} does not apply to {net.source}, which is a {net.kind} already; leave "
                 "it out"
             )
-    note = f"{net.source} is a {net.kind} already: nothing was calibrated or quantized"
+    article = "an" if net.kind.startswith("i") else "a"
+    note = f"{net.source} is {article} {net.kind} already: nothing was calibrated or quantized"
     # Of a compiled folder the network is taken: the C that is compared is what will be written.
     return replace(net, model=replace(net.model, package=None), notes=(*net.notes, note))
 

@@ -45,11 +45,14 @@ def load(
               its tensor. A condition (If) that depends on them alone is decided
     start_at: the tensors, by name, that are to be the inputs: what is before them is not read
     end_at:   the tensors that are to be the outputs: what is behind them is not read
+    meaning:  of a quantized .tflite file: "exact", every result rounded once, which is the default;
+              "tflite", the bits of TensorFlow Lite Micro; "tflite:VERSION", those of a version
+              (docs/spec/tflite.md)
 
     Raises InputError for anything else, and for options that do not apply to the source.
     """
     excerpt = excerpt_of(**part)
-    only_files = {"shapes": part.get("shapes"), "set": part.get("set")}
+    only_files = {name: part.get(name) for name in ("shapes", "set", "meaning")}
     if isinstance(source, Network | Model | Graph):
         refuse(example=example, arch=arch, **only_files)
         if isinstance(source, Graph):

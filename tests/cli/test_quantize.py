@@ -303,7 +303,7 @@ def with_nan():
         (
             {"direction": "reverse"},
             SEQUENCES,
-            "node 'ears' (LSTM): expected the direction forward, found reverse",
+            "--sequence step: node 'ears' (LSTM): expected the direction forward, found reverse",
         ),
         (
             {"direction": "bidirectional"},
@@ -317,12 +317,33 @@ def test_recurrent_models_that_are_refused(samebits, tmp_path, network, data, me
     np.savez(tmp_path / "x.npz", x=data)
     out = tmp_path / "q.onnx"
     done = samebits(
-        "quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz", "--out", out
+        *("quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz"),
+        *("--sequence", "step", "--out", out),
     )
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: ")
     assert message in done.err
     assert not out.exists()
+
+
+def test_a_layer_backwards_takes_whole_sequences(samebits, tmp_path):
+    lstm(tmp_path / "lstm.onnx", direction="reverse")
+    np.savez(tmp_path / "x.npz", x=SEQUENCES)
+    out = tmp_path / "q.onnx"
+    given = ("quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz", "--out", out)
+    done = samebits(*given)
+    assert (done.code, len(load(out).states)) == (0, 0)
+    assert done.err == (
+        "note: sequence: a call takes whole sequences, because no time step stands alone (node "
+        "'ears' (LSTM): expected the direction forward, found reverse: its steps wait for the end "
+        "of the sequence; a step graph has one step)\n"
+    )
+    assert "a call takes a whole sequence\n" in done.out
+    done = samebits(*given, "--sequence", "part")
+    assert done.err == (
+        "error: --sequence: expected step or whole, found 'part'; step is one time step a call, "
+        "whole the whole sequence\n"
+    )
 
 
 def test_a_recurrent_model(samebits, shelf, tmp_path):

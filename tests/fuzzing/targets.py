@@ -50,6 +50,7 @@ from samebits.data.recordings import read_wav
 from samebits.data.table import load_table
 from samebits.data.text import load_text
 from samebits.errors import PackageError, SamebitsError
+from samebits.excerpt import Excerpt
 from samebits.files import read_archive
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.source import module_text
@@ -67,8 +68,8 @@ from samebits.onnx import load as load_onnx
 from samebits.pytorch.exported import read_exported
 from samebits.reports.summary import summarize
 from samebits.tflite import load as load_tflite
-from samebits.tflite import load_same, to_bytes
 from samebits.tflite import parse as parse_tflite
+from samebits.tflite import to_bytes
 from samebits.train.run import checkpoint as checkpoints
 from samebits.train.run.checkpoint import read_checkpoint
 from samebits.train.run.record import (
@@ -149,7 +150,7 @@ def tflite(folder: Path, data: bytes) -> None:
     read to the same."""
     path = written(folder, "case.tflite", data)
     with contextlib.suppress(SamebitsError):
-        load_same(path)
+        load_tflite(path, Excerpt(meaning="tflite"))
     load_tflite(path)
     made = to_bytes(parse_tflite(data, "case"))
     assert to_bytes(parse_tflite(made, "case")) == made

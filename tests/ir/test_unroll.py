@@ -52,14 +52,31 @@ def test_the_nodes_of_each_state() -> None:
         assert [name.split(".")[1] for name in names] == ["t0", "t1", "t2"]
 
 
+@pytest.mark.parametrize("given", ["", "Bh"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_the_same_numbers_backwards(op: str, direction: str, given: str) -> None:
+    sides, steps = 1 + (direction == "bidirectional"), 3
+    net = Net(5, steps, FEATURES)
+    rows = GATES[op] * HIDDEN
+    inputs = [net.x, net.constant(net.numbers(sides, rows, FEATURES))]
+    inputs.append(net.constant(net.numbers(sides, rows, HIDDEN)))
+    if given:
+        inputs += [net.constant(net.numbers(sides, 2 * rows)), ""]
+        inputs.append(net.constant(net.numbers(sides, 1, HIDDEN)))
+    attributes = {"hidden_size": HIDDEN, "direction": direction}
+    graph = net.builder.build(net.builder.add_all(op, inputs, attributes, "both"))
+    made, sample = unrolled(graph), net.samples(1)[0]
+    assert cells_of(graph) == sides * steps
+    for found, expected in zip(run(made.graph, sample), run(graph, sample), strict=True):
+        assert_same(found, expected, expected)
+    names = {node.name: node for node in made.graph.nodes}
+    for same in made.repeated:
+        assert len(same) == steps
+        assert len({(names[name].op, *names[name].attributes.items()) for name in same}) == 1
+
+
 def test_what_cannot_be_unrolled() -> None:
-    graph, _ = network("LSTM", 2, "B", direction="reverse")
-    with pytest.raises(
-        UnsupportedError,
-        match=r"node 'lstm0' \(LSTM\): expected the direction forward, found reverse: its steps "
-        "wait for the end of the sequence",
-    ):
-        unrolled(graph)
     long, _ = network("GRU", CELLS_MAX // 2 + 1, "B")
     with pytest.raises(
         UnsupportedError,

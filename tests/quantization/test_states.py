@@ -342,10 +342,16 @@ def test_one_sentence_about_initial_states() -> None:
     """An input that a layer begins with is tied to an output or a constant; and is not refused."""
     graph = network("sequences")
     with pytest.raises(UnsupportedError) as caught:
-        sb.quantize(graph, {"x": frames((3, *F))[0], "h": frames((1, *H))[0]}, state="none")
+        sb.quantize(
+            graph,
+            {"x": frames((3, *F))[0], "h": frames((1, *H))[0]},
+            state="none",
+            sequence="step",
+        )
     assert str(caught.value).endswith(
         "expected inputs that are states or sequences of recurrent layers, found 'h'; tie a state "
-        "to the output that follows it (--state INPUT=OUTPUT), or make it a constant"
+        "to the output that follows it (--state INPUT=OUTPUT), or make it a constant; --sequence "
+        "whole takes whole sequences"
     )
 
 

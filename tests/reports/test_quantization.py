@@ -48,6 +48,7 @@ def test_gates_then_causes_and_warnings():
         "  weights: 40.0 dB\n"
         "  cell states: exact\n"
         "calibrated on 12 sequences, compared on 8\n"
+        "a call takes one time step\n"
         "constants 1000 bytes before, 260 bytes after\n"
         "warning: lstm\\n: the cell grows"
     )

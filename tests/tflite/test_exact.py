@@ -35,7 +35,7 @@ KINDS = ("int8", "uint8", "int16")
 
 def integers(net: Net, *outputs: int) -> Any:
     """The integer graph of the network."""
-    return Model("f.tflite", from_bytes(net.bytes(*outputs), "f.tflite")).integer
+    return Model("f.tflite", from_bytes(net.bytes(*outputs), "f.tflite").graph).integer
 
 
 def computed(net: Net, inputs: list[Array], *outputs: int) -> list[Array]:
@@ -310,7 +310,7 @@ def test_functions_of_floats(function):
     more = [net.integers(CONSTANTS[op])] if op in CONSTANTS else []
     y = net.tensor(wanted.shape, "int32" if op == "ARG_MIN" else "float32")
     net.add(op, [*inputs, *more], y, **options)
-    (found,) = run(from_bytes(net.bytes(y), "f.tflite"), values)
+    (found,) = run(from_bytes(net.bytes(y), "f.tflite").graph, values)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -447,14 +447,14 @@ def test_no_movement_is_left_of_channels(kind):
 def test_a_float_network():
     """Numbers of a dense network, and convolutions next to each other without a movement."""
     net, y = image_net(1, "float32")
-    graph = from_bytes(net.bytes(y), "f.tflite")
+    graph = from_bytes(net.bytes(y), "f.tflite").graph
     moves = [node.op for node in graph.nodes if node.op == "Transpose"]
     assert len(moves) == 2
     dense = Net(4, "float32")
     x = dense.input(1, 6)
     out = dense.dense(x, 3, activation="RELU6")
     values = np.random.default_rng(1).normal(0, 2, (1, 6)).astype(np.float32)
-    found = run(from_bytes(dense.bytes(out), "f.tflite"), [values])[0]
+    found = run(from_bytes(dense.bytes(out), "f.tflite").graph, [values])[0]
     w, b = (dense.tensors[i].array.astype(np.float64) for i in dense.operators[0].inputs[1:])
     np.testing.assert_allclose(found, np.clip(values @ w.T + b, 0, 6), rtol=1e-6)
 
@@ -476,7 +476,7 @@ def test_numbers_that_become_codes_and_codes_that_become_numbers():
     w = half.tensor((3, 2), "float16", array=np.ones((3, 2), np.float16))
     wide = half.add("DEQUANTIZE", [w], half.tensor((3, 2), "float32"))
     out = half.add("FULLY_CONNECTED", [v, wide, -1], half.activation((1, 3)))
-    found = run(from_bytes(half.bytes(out), "f.tflite"), [np.array([[1, 2]], np.float32)])[0]
+    found = run(from_bytes(half.bytes(out), "f.tflite").graph, [np.array([[1, 2]], np.float32)])[0]
     np.testing.assert_array_equal(found, [[3, 3, 3]])
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
 from samebits.errors import InputError, UnsupportedError
+from samebits.ir import Graph
 from samebits.ir.figures import graph_sha256
 from samebits.ir.interpreter import run
 from samebits.model import Model
-from samebits.tflite import load_same, parse
+from samebits.tflite import parse
 from samebits.tflite.file import Scaling
 from samebits.tflite.same.importer import import_same
 from samebits.tflite.same.rules import RULES
-from samebits.tflite.same.versions import RUNTIMES
+from samebits.tflite.same.versions import NEWEST, RUNTIMES
 from samebits.tflite.schema import SAME, VALID
 from samebits.verification.registry import backend_named
 from tflite_files import Net, codes_of, image_net, windows
@@ -84,8 +84,12 @@ def clamped(net: Net, y: int, codes: Array, activation: str = "NONE") -> Array:
     return np.clip(codes + zero(net, y), low, high)
 
 
-def computed(net: Net, inputs: list[Array], *outputs: int, runtime: str = "tflm-2026-10") -> Any:
-    return run(import_same(net.file(*outputs), "f.tflite", runtime), inputs)
+def imported(net: Net, *outputs: int, runtime: str = NEWEST) -> Graph:
+    return import_same(net.file(*outputs), "f.tflite", RUNTIMES[runtime])
+
+
+def computed(net: Net, inputs: list[Array], *outputs: int, runtime: str = NEWEST) -> Any:
+    return run(imported(net, *outputs, runtime=runtime), inputs)
 
 
 def sums(net: Net, operator: int, products: Array, last: int) -> tuple[Array, list[float]]:
@@ -165,7 +169,7 @@ def test_versions_differ():
     for runtime in RUNTIMES:
         net = Net(1)
         y = net.dense(net.input(1, 4), 3)
-        hashes.add(graph_sha256(import_same(net.file(y), "f.tflite", runtime)))
+        hashes.add(graph_sha256(imported(net, y, runtime=runtime)))
     assert len(hashes) == 2
 
 
@@ -196,7 +200,7 @@ def test_sums_that_one_rounding_computes():
         net = Net(seed)
         a, b = net.input(2, 3), net.input(2, 3)
         y = net.add("ADD", [a, b], net.activation((2, 3)))
-        graph = import_same(net.file(y), "f.tflite")
+        graph = imported(net, y)
         ops.add(tuple(node.op for node in graph.nodes))
     assert ops == {("add", "requantize"), (*("table",) * 4, "add", "requantize")}
 
@@ -278,7 +282,7 @@ def scores(net: Net, y: int) -> int:
 def test_a_network_is_that_of_the_runtime(seed):
     """The codes of 64 random inputs, as they were recorded."""
     net, y = image_net(seed)
-    graph = import_same(net.file(scores(net, y)), "f.tflite")
+    graph = imported(net, scores(net, y))
     rng = np.random.default_rng(seed)
     codes = rng.integers(-128, 128, (64, 8, 8, 3)).astype(np.int8)
     found = np.concatenate([run(graph, [x[None]])[0] for x in codes])
@@ -292,27 +296,10 @@ def test_a_network_is_the_same_everywhere(backend):
     if found.unavailable():
         pytest.skip(str(found.unavailable()))
     net, y = image_net(2)
-    graph = import_same(net.file(scores(net, y)), "f.tflite")
+    graph = imported(net, scores(net, y))
     codes = codes_of(net, 1)
     model = Model("f.tflite", graph)
     np.testing.assert_array_equal(found.run(model, codes)[0], run(graph, codes)[0])
-
-
-def test_a_file_on_the_disk(tmp_path):
-    path = tmp_path / "f.tflite"
-    net, y = image_net(1)
-    path.write_bytes(net.bytes(y))
-    name = net.tensors[scores(net, y)].name
-    graph = load_same(path, "tflm-2026-09", [name])
-    assert graph.outputs == (name,)
-    stated = net.tensors[scores(net, y)].quantization
-    assert graph.values[name].quantization.scale == Fraction(stated.scales[0])
-    with pytest.raises(InputError, match="expected a runtime of tflm-2026-09, tflm-2026-10, found"):
-        load_same(path, "tflm")
-    with pytest.raises(InputError, match="--end-at: expected a tensor of the network, found no"):
-        load_same(path, end_at=["t99"])
-    with pytest.raises(InputError, match=r"expected a \.tflite file, found no such file"):
-        load_same(tmp_path / "none.tflite")
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -320,7 +307,7 @@ def test_a_file_on_the_disk(tmp_path):
 
 def refused(net: Net, *outputs: int) -> str:
     with pytest.raises((InputError, UnsupportedError)) as caught:
-        import_same(parse(net.bytes(*outputs), "f.tflite"), "f.tflite")
+        import_same(parse(net.bytes(*outputs), "f.tflite"), "f.tflite", RUNTIMES[NEWEST])
     assert str(caught.value).startswith("f.tflite: ")
     return str(caught.value)
 
@@ -329,7 +316,7 @@ def test_operators_whose_bits_are_not_known():
     net, y = image_net(1)
     assert (
         "expected operators whose bits are those of tflm-2026-10, found 1 that are not; end before "
-        "them, or take the meaning 'exact':\n  operator 7 (SOFTMAX): expected one of "
+        "them (--end-at), or give --meaning exact:\n  operator 7 (SOFTMAX): expected one of "
         f"{len(RULES)} operators, found SOFTMAX of version 1"
     ) in refused(net, y)
 

@@ -839,3 +839,51 @@ def test_a_compiled_module_is_refused():
     with pytest.raises(UnsupportedError, match=r"0 \(OptimizedModule\): compiled by torch.compile"):
         convert(model)
     assert isinstance(convert(inner), nn.Module)
+
+
+class Activated(nn.BatchNorm2d):
+    """As timm's: a subclass whose forward calls the function."""
+
+    def forward(self, x):
+        y = functional.batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum,
+            self.eps,
+        )
+        return torch.relu(y)
+
+
+class OfLines(Activated):
+    def _check_input_dim(self, x):
+        pass
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((4, 3, 5, 5), Activated), ((4, 3, 6), OfLines)])
+def test_a_subclass_of_batch_norm_is_the_layer(shape, kind):
+    """With its statistics in binary64, and those of the float module left alone."""
+    own = kind(3)
+    layer = nn.BatchNorm2d(3) if len(shape) == 4 else nn.BatchNorm1d(3)
+    found = []
+    for network in (nn.Sequential(own), nn.Sequential(layer, nn.ReLU())):
+        model = convert(network)
+        generator = torch.Generator().manual_seed(1)
+        for training in (True, False):
+            model.train(training)
+            x = model_input(model, torch.randn(shape, generator=generator) * 3 + 1)
+            found.append(model(x).dequantize())
+        found += [model[0].running_mean, model[0].running_var]
+    for one, other in zip(found[:4], found[4:], strict=True):
+        assert one.dtype == torch.float64
+        assert torch.equal(one, other)
+    assert own.running_mean.tolist() == [0.0] * 3
+
+
+def test_batch_norm_of_other_tensors_is_refused():
+    x, ones = BFPTensor.from_real(torch.ones(2, 3), "x"), torch.ones(3)
+    with pytest.raises(UnsupportedError, match="batch_norm: expected weight, bias and running"):
+        functional.batch_norm(x, ones, ones, training=True)

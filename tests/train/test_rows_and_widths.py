@@ -151,7 +151,8 @@ class Pass:
         self.peaks = peaks_of(case, self.net, seed) if exponents == "row-shift" else {}
         self.inputs, _ = shard_of(case, 9, seed, spread)
         words = dropout_words(case, dropout_sizes(case), 3, 1)
-        given = of_reference(case, self.inputs, by_rows, self.widths)
+        self.by_rows = by_rows or not training
+        given = of_reference(case, self.inputs, self.by_rows, self.widths)
         self.done, self.buffers = reference.forward(
             case.nodes, self.parameters, buffers | self.peaks, given, training, words
         )
@@ -161,7 +162,7 @@ class Pass:
         self.codes = [rng.randint(-(1 << 30), 1 << 30) >> rng.randint(0, 28) for _ in wanted.codes]
         self.rows = [rng.randint(-60, -20) for _ in range(self.shape[0])]
         own = tuple(self.rows[i // self.shape[1]] for i in range(len(self.codes)))
-        at = {last: Array(self.codes, self.shape, own if by_rows else -40, 32)}
+        at = {last: Array(self.codes, self.shape, own if self.by_rows else -40, 32)}
         found = reference.backward(case.nodes, self.parameters, self.done, at)
         self.at_parameter, self.at_node = found
 
@@ -181,7 +182,7 @@ def compare_every_node(name: str, training: bool, exponents: str, wide: bool, se
         if node.op != "input":
             expected = wanted.done.wide.get(node.name, wanted.done.outputs[node.name])
             assert_same_array(outputs[node.name], expected, f"output of {node.name}")
-    exponent = -40 if exponents == "tensor" else torch.tensor(wanted.rows).view(-1, 1)
+    exponent = torch.tensor(wanted.rows).view(-1, 1) if wanted.by_rows else -40
     codes = torch.tensor(wanted.codes, dtype=torch.int32).view(wanted.shape)
     torch.autograd.backward(y, BFPTensor(codes, exponent))
     for node in case.nodes:

@@ -14,7 +14,15 @@ from torch import nn
 from compare import assert_same
 from samebits.errors import CheckpointError, NonFiniteError, RangeError, UnsupportedError
 from samebits.spec import formats
-from samebits.train import SGD, BFPParameter, BFPTensor, convert, cross_entropy, load_state
+from samebits.train import (
+    SGD,
+    BFPParameter,
+    BFPTensor,
+    convert,
+    cross_entropy,
+    load_state,
+    model_input,
+)
 from samebits.train.layers import Linear
 from samebits.train.operations.activations import relu
 from samebits.train.value import gradient_in
@@ -180,6 +188,13 @@ def test_a_gradient_may_not_be_float():
     x = bfp((5,)).requires_grad_()
     with pytest.raises(TypeError, match="expected a BFP gradient"):
         relu(x).backward(torch.ones(5))
+
+
+def test_the_anomaly_mode_of_torch_finds_nothing():
+    model = convert(nn.Linear(3, 2))
+    with pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
+        cross_entropy(model(model_input(model, torch.ones(2, 3))), torch.tensor([0, 1])).backward()
+    assert isinstance(model.weight.grad, BFPTensor)
 
 
 def test_no_grad_and_detach():

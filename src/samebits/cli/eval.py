@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import LABELLED_READING, Arch, AsJson, Data, Quiet, Threads, reads
+from samebits.cli.options import (
+    LABELLED_READING,
+    Arch,
+    AsJson,
+    Data,
+    Meaning,
+    Quiet,
+    Threads,
+    reads,
+)
 from samebits.cli.output import show, working
 
 
@@ -31,6 +40,7 @@ def eval_command(
         ),
     ] = False,
     arch: Arch = None,
+    meaning: Meaning = None,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Where a trained model computes: cpu or cuda.")
     ] = "cpu",
@@ -49,6 +59,7 @@ def eval_command(
             **reading,
             whole=whole,
             arch=arch,
+            meaning=meaning,
             device=device,
             threads=threads,
         )

@@ -181,11 +181,20 @@ EndAt = Annotated[
         help="Cut off what is behind these tensors: they become the outputs.",
     ),
 ]
+Meaning = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MEANING",
+        help="Of a quantized .tflite file: exact, every result rounded once; tflite, the bits of "
+        "TensorFlow Lite Micro; or tflite:VERSION [default: exact].",
+    ),
+]
 EXCERPT: dict[str, tuple[Any, Any]] = {  # annotations and defaults
     "shapes": (Shapes, None),
     "set": (Settings, None),
     "start_at": (StartAt, None),
     "end_at": (EndAt, None),
+    "meaning": (Meaning, None),
 }
 PARSERS: dict[str, Callable[[Any], Any]] = {
     "shapes": shapes_of,

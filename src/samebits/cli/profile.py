@@ -11,6 +11,7 @@ from samebits.cli.options import (
     SAMPLE_READING,
     Arch,
     AsJson,
+    Meaning,
     Quiet,
     Samples,
     SampleSeed,
@@ -39,6 +40,7 @@ def profile_command(
         ),
     ] = None,
     arch: Arch = None,
+    meaning: Meaning = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -48,7 +50,9 @@ def profile_command(
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch).profile(board, inputs, seed=seed, **reading)
+        result = api.load(model, arch=arch, meaning=meaning).profile(
+            board, inputs, seed=seed, **reading
+        )
         if out is not None:
             result.report().save(out)
     show(result, as_json, *([] if out is None else [out]))

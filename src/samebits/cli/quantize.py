@@ -167,6 +167,14 @@ def quantize_command(
             "[default: those that names or layers show].",
         ),
     ] = None,
+    sequence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="step|whole",
+            help="Recurrent networks: one time step a call, or whole sequences of the length that "
+            "the network has [default: step where each time step stands alone, else whole].",
+        ),
+    ] = None,
     contract: GivenContract = None,
     report: Page = None,
     arch: Arch = None,
@@ -177,8 +185,8 @@ def quantize_command(
     """Quantize a float network after training; writes standard QDQ ONNX.
 
     A network with recurrent layers becomes one time step, with its states as last inputs and
-    outputs. So does one whose states are inputs and outputs of its own, as voice-activity detectors
-    have them: see --state.
+    outputs, or takes whole sequences: see --sequence. One whose states are inputs and outputs of
+    its own, as voice-activity detectors have them, becomes a step: see --state.
 
     Where the integers lose the network, the tensors that lose it get more bits; a warning says what
     is left to do. With --floor nothing is written then, and the exit code is 1.
@@ -209,6 +217,7 @@ def quantize_command(
             float_bias=float_bias,
             floor=floor,
             state=_states_of(state),
+            sequence=sequence,
             contract=contract,
             arch=arch,
             **reading,

@@ -11,6 +11,7 @@ from samebits.cli.options import (
     SAMPLE_READING,
     Arch,
     AsJson,
+    Meaning,
     Quiet,
     Samples,
     SampleSeed,
@@ -38,6 +39,7 @@ def trace_command(
         ),
     ] = None,
     arch: Arch = None,
+    meaning: Meaning = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     **reading: Any,
@@ -46,7 +48,9 @@ def trace_command(
     with working(quiet):
         from samebits import api
 
-        result = api.load(model, arch=arch).trace(inputs, backend, seed=seed, **reading)
+        result = api.load(model, arch=arch, meaning=meaning).trace(
+            inputs, backend, seed=seed, **reading
+        )
         result.save(out)
     print(f"written: {out}: {result.report().summary}")
 

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import SAMPLE_READING, Arch, AsJson, Quiet, Samples, SampleSeed, reads
+from samebits.cli.options import (
+    SAMPLE_READING,
+    Arch,
+    AsJson,
+    Meaning,
+    Quiet,
+    Samples,
+    SampleSeed,
+    reads,
+)
 from samebits.cli.output import show, working
 
 
@@ -59,6 +68,7 @@ def verify_command(
         ),
     ] = None,
     arch: Arch = None,
+    meaning: Meaning = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -73,7 +83,7 @@ def verify_command(
     with working(quiet, as_json):
         from samebits import api
 
-        net = api.load(model, arch=arch)
+        net = api.load(model, arch=arch, meaning=meaning)
         if rebuild is not None:
             net.rebuild(rebuild)
         result = net.verify(

@@ -33,13 +33,20 @@ class About:
     """Where generated text came from.
 
     version: of samebits. kernels: the symbol by which the kernel library is told from others.
-    sha256: of the model file beside the sources, or empty. contract: what inputs and outputs mean.
+    model, sha256: of the file beside the sources, or empty. contract: what inputs and outputs mean.
     """
 
     version: str
     kernels: str
+    model: str = ""
     sha256: str = ""
     contract: Contract = UNKNOWN
+
+
+def _model(upper: str, about: About) -> list[str]:
+    return (
+        [f'#define {upper}_SHA256 "{about.sha256}" /* of {about.model} */'] if about.model else []
+    )
 
 
 def header(
@@ -67,7 +74,7 @@ def header(
         "#endif",
         "",
         f'#define {upper}_VERSION "{about.version}" /* of samebits */',
-        *([f'#define {upper}_SHA256 "{about.sha256}" /* of model.onnx */'] if about.sha256 else []),
+        *_model(upper, about),
         "",
         *_promises(graph, prefix),
         *_ports(graph, prefix),

@@ -25,7 +25,7 @@ from samebits.ir.real.cell import LAYERS
 from samebits.ir.real.recurrent import X
 from samebits.ir.rewrite import simplify
 from samebits.ir.traits import Trait
-from samebits.ir.unroll import LayerNode, cells_of, unrolled
+from samebits.ir.unroll import CELLS_MAX, WHOLE_MAX, LayerNode, cells_of, unrolled
 
 LAST = -1  # the time axis of a value that belongs to the last step only
 Shape = tuple[int, ...]
@@ -117,12 +117,14 @@ class Steps:
     length:  time steps of the sequences that were cut; 1 where one step is a call of the network
     last:    outputs that belong to the last step of a sequence only
     carried: values that a state of a recurrent layer takes within one step, as `CellGraph` has them
+    repeated: values that mean the same in every cell of a layer, and so have one format
     """
 
     graph: Graph
     length: int
     last: frozenset[str]
     carried: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    repeated: tuple[tuple[str, ...], ...] = ()
 
 
 def with_states(graph: Graph, pairs: Mapping[str, str]) -> Graph:
@@ -164,15 +166,25 @@ def fed_back(graph: Graph) -> tuple[Steps, str]:
     return _one_call(graph), f"one call, with {cells} steps of recurrent layers ({why})"
 
 
-def _one_call(graph: Graph) -> Steps:
-    made = unrolled(graph)
+def whole(graph: Graph) -> Steps:
+    """A graph over whole sequences, of any direction, as one step without states: its layers become
+    cells. What stands around them is as it was.
+
+    Raises UnsupportedError with the node that has no cells, or for too many of them.
+    """
+    return _one_call(graph, WHOLE_MAX)
+
+
+def _one_call(graph: Graph, most: int = CELLS_MAX) -> Steps:
+    made = unrolled(graph, most)
     simple = simplify(made.graph)
     outputs = {node.name: node.output for node in simple.nodes}
-    carried = tuple(
-        (letter, tuple(outputs[name] for name in names if name in outputs))
-        for letter, names in made.carried
-    )
-    return Steps(simple, 1, frozenset(), carried)
+
+    def values(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(outputs[name] for name in names if name in outputs)
+
+    carried = tuple((letter, values(names)) for letter, names in made.carried)
+    return Steps(simple, 1, frozenset(), carried, tuple(map(values, made.repeated)))
 
 
 def step_graph(graph: Graph) -> Graph:
@@ -262,6 +274,12 @@ class _Stepping:
 
     def layer(self, node: Node) -> list[str]:
         """The cell of a layer; what the states are next that the layer begins with by itself."""
+        direction = node.attributes["direction"]
+        if direction != "forward":
+            raise UnsupportedError(
+                f"expected the direction forward, found {direction}: its steps wait for the end of "
+                "the sequence"
+            )
         layer = LayerNode.of(self.graph, node, self.times)
         x = layer.x
         if self.times.get(x) != 0 and not (x in self.times and self.length == 1):

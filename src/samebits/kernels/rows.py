@@ -37,6 +37,13 @@ def row_size(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1) if shape else ()
 
 
+def in_rows(codes: Tensor, exponent: Exponent) -> tuple[Tensor, Tensor]:
+    """The same codes with an exponent for every row, also where all have one."""
+    if isinstance(exponent, Tensor):
+        return codes, exponent
+    return codes, torch.full(row_size(codes.shape), exponent, device=codes.device)
+
+
 def row_axes(rank: int) -> range:
     """The axes of an activation that count rows."""
     return range(1 if rank == 4 else rank - 1)

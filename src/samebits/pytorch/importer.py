@@ -70,6 +70,27 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+PACKING = "pack_padded_sequence"  # of torch: sequences with lengths of their own
+
+
+def _packs(module: nn.Module, example_inputs: tuple[torch.Tensor, ...]) -> bool:
+    """Whether a recurrent layer of the module is given packed sequences."""
+    found = []
+    hooks = [
+        part.register_forward_pre_hook(
+            lambda _, given: found.append(isinstance(given[0], nn.utils.rnn.PackedSequence))
+        )
+        for part in module.modules()
+        if isinstance(part, nn.RNNBase)
+    ]
+    try:
+        module(*example_inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return any(found)
+
+
 def _exported(
     module: nn.Module, example_inputs: tuple[torch.Tensor, ...], name: str
 ) -> ExportedProgram:
@@ -91,10 +112,15 @@ def _exported(
     try:
         program = torch.export.export(module, example_inputs)
     except Exception as error:  # torch.export's errors have no common type
+        advice = "take control flow that depends on data out of forward"
+        if _packs(module, example_inputs):
+            advice = (
+                f"leave out {PACKING}: give the layer sequences of one length, padded behind their "
+                "end, and read the step that counts"
+            )
         raise UnsupportedError(
             f"{name}: expected a module that torch.export can trace, found "
-            f"{type(error).__name__}: {_first_line(error)}; take control flow that depends on "
-            "data out of forward"
+            f"{type(error).__name__}: {_first_line(error)}; {advice}"
         ) from error
     return _decomposed(program, name)
 

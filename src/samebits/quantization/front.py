@@ -9,23 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import InputError
+from samebits import progress
+from samebits.errors import InputError, UnsupportedError
 from samebits.ir import Graph, Trait, has
 from samebits.ir.fidelity import HELD_OUT, Fidelity
-from samebits.ir.steps import is_recurrent
+from samebits.ir.sequences import StepSequence
+from samebits.ir.steps import Steps, is_recurrent
 from samebits.quantization.effort import CLIPPING, quantize_best
 from samebits.quantization.levels import element_ranges, levelled
 from samebits.quantization.lstm import (
     QuantizedSteps,
     RecurrentSettings,
     quantize_steps,
+    whole_calls,
     whole_sequences,
 )
 from samebits.quantization.magnitude import basis_widths
 from samebits.quantization.post_training import Quantized, quantize_observed
-from samebits.quantization.samples import samples_of
+from samebits.quantization.samples import Samples, samples_of
 from samebits.quantization.settings import EFFORTS, Settings
-from samebits.quantization.states import state_sequences
+from samebits.quantization.states import STEP, WHOLE, state_sequences
 from samebits.quantization.trial import DATA, INPUT, WEIGHTS
 
 Array = np.ndarray[Any, Any]
@@ -75,16 +78,19 @@ class Options:
     """Options by name, None where one was not given.
 
     plain: of feed-forward networks; gated: of recurrent ones; common: of both, as settings
+    sequence: of networks with recurrent layers: STEP, WHOLE, or None for what the network allows
     """
 
     plain: Mapping[str, Any]
     gated: Mapping[str, Any]
     common: Mapping[str, Any]
+    sequence: str | None = None
 
     def check(self, graph: Graph) -> None:
         """InputError for an option that the other kind of network has, or that lacks another."""
         recurrent = _recurrent(graph)
-        others, kind = (self.plain, "a recurrent") if recurrent else (self.gated, "a feed-forward")
+        gated = {**self.gated, "sequence": self.sequence}
+        others, kind = (self.plain, "a recurrent") if recurrent else (gated, "a feed-forward")
         for name, value in _chosen(others).items():
             raise InputError(
                 f"--{name.replace('_', '-')} does not apply to {kind} network, found {value}; "
@@ -101,6 +107,11 @@ class Options:
             raise InputError(
                 f"--epochs: expected 1 or more, with --finetune DATA, found {epochs} "
                 f"{'with' if self.plain['finetune'] is not None else 'without'} it"
+            )
+        if self.sequence not in (None, STEP, WHOLE):
+            raise InputError(
+                f"--sequence: expected {STEP} or {WHOLE}, found {self.sequence!r}; {STEP} is one "
+                f"time step a call, {WHOLE} the whole sequence"
             )
         effort = self.plain["effort"]
         if effort not in (None, *EFFORTS):
@@ -148,8 +159,27 @@ def quantize_network(
     recurrent = RecurrentSettings(**_chosen({**options.gated, **options.common}))
     if graph.states:
         return quantize_steps(*state_sequences(graph, arrays, where), recurrent)
-    sequences = whole_sequences(graph, samples_of(arrays, graph, where))
-    return quantize_steps(*sequences, recurrent)
+    samples = samples_of(arrays, graph, where)
+    return quantize_steps(*_sequences(graph, samples, options.sequence), recurrent)
+
+
+def _sequences(
+    graph: Graph, samples: Samples, sequence: str | None
+) -> tuple[Steps, list[StepSequence]]:
+    """A network with recurrent layers as steps or over whole sequences, and samples for it."""
+    if sequence == WHOLE:
+        return whole_calls(graph, samples)
+    try:
+        return whole_sequences(graph, samples)
+    except UnsupportedError as error:
+        if sequence == STEP:
+            raise UnsupportedError(
+                f"--sequence {STEP}: {error}; --sequence {WHOLE} takes whole sequences"
+            ) from error
+        progress.note(
+            f"sequence: a call takes whole sequences, because no time step stands alone ({error})"
+        )
+        return whole_calls(graph, samples)
 
 
 def attends(graph: Graph) -> bool:

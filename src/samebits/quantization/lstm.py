@@ -1,4 +1,5 @@
-"""Post-training quantization of recurrent networks, gate by gate, as a step graph in QDQ form.
+"""Post-training quantization of recurrent networks, gate by gate, in QDQ form: as a step graph, or
+over whole sequences, where the cells of a layer have one format each for what they have in common.
 
 Each gate has two products of weights, x's and h's, with a scale for each row; their exact sum with
 the bias is rounded once, to Q3.12, or to Q4.11 where calibration saw sums beyond 8. Sigmoid and
@@ -14,6 +15,7 @@ networks", 2021 (integer gates).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
@@ -25,13 +27,13 @@ import numpy as np
 from samebits import progress
 from samebits.errors import InputError
 from samebits.ir import Graph, Trait, has
-from samebits.ir.fidelity import Held
+from samebits.ir.fidelity import MEASURED, Held
 from samebits.ir.many import Live
 from samebits.ir.reuse import Reuse
 from samebits.ir.rewrite import simplify
 from samebits.ir.sequences import StepSequence, run_sequences
 from samebits.ir.signal import finite, ratio, sqnr
-from samebits.ir.steps import Steps, stepped, time_axes
+from samebits.ir.steps import Steps, stepped, time_axes, whole
 from samebits.quantization.calibrate import Calibrated, calibrate, from_range, rescaled, shortened
 from samebits.quantization.convert import Converted, convert
 from samebits.quantization.levels import levelled
@@ -43,6 +45,7 @@ from samebits.quantization.observe import (
     statistics,
 )
 from samebits.quantization.pieces import (
+    COMPARED,
     compared_part,
     halves_of,
     held_back,
@@ -166,6 +169,7 @@ class RecurrentReport:
     cells:     layer -> largest |cell state| in the first and in the second half of the sequences
     states:    state -> the ratio of its values after every step, as sqnr_db
     wider:     activation -> its bits, where it needs more than the settings say
+    whole:     a call takes whole sequences, not one time step
     bytes_before, bytes_after: of the constants
     """
 
@@ -181,6 +185,7 @@ class RecurrentReport:
     bytes_after: int
     states: Mapping[str, float | None] = field(default_factory=dict)
     wider: Mapping[str, int] = field(default_factory=dict)
+    whole: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; infinite ratios become None."""
@@ -212,9 +217,21 @@ def whole_sequences(graph: Graph, samples: Iterable[Sample]) -> tuple[Steps, lis
     return steps, [StepSequence(cut_steps(graph, arrays)) for arrays in checked(graph, samples)]
 
 
+def whole_calls(graph: Graph, samples: Iterable[Sample]) -> tuple[Steps, list[StepSequence]]:
+    """A graph over whole sequences as one step without states, and a call for every sample. Raises
+    as `quantize_recurrent`."""
+    graph = float_network(graph).graph
+    check_parameters(graph)
+    steps = whole(graph)
+    return steps, [
+        StepSequence([array[None] for array in arrays]) for arrays in checked(graph, samples)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedSteps:
-    """A step graph in QDQ form, what that cost, and what its integers are to be measured on."""
+    """A step graph, or a graph over whole sequences, in QDQ form, what that cost, and what its
+    integers are to be measured on."""
 
     graph: Graph
     report: RecurrentReport
@@ -228,7 +245,8 @@ class QuantizedSteps:
 def quantize_steps(
     steps: Steps, sequences: Sequence[StepSequence], settings: RecurrentSettings
 ) -> QuantizedSteps:
-    """A float32 step graph in QDQ form, each state with one format, and a report.
+    """A float32 step graph in QDQ form, each state with one format, and a report; or a graph over
+    whole sequences, which is one step without states.
 
     The states over calibration are those that the float graph hands on. Raises as
     `quantize_recurrent`.
@@ -243,7 +261,8 @@ def quantize_steps(
         if array.dtype.kind == "f":
             check_constant(array, name)
     levels = levelled(float_steps, input_ranges(float_steps, sequences))
-    float_steps, tied = levels.graph, [names for _, names in steps.carried]
+    float_steps = levels.graph
+    tied = [*(names for _, names in steps.carried), *steps.repeated]
     placement = place(float_steps, exact_sums=True, tied=tied, entries=levels.entries)
     parts, joined = gates_of(float_steps, steps, placement.quantized)
     roles = roles_of(float_steps, steps, placement, (*parts, *joined))
@@ -275,7 +294,8 @@ def quantize_steps(
         wide, narrow = (error(_outputs(steps, expected), outputs) for outputs in runs)
         return narrow < wide
 
-    compared = [compared_part(sequence) for sequence in sequences[: settings.report_samples]]
+    most = settings.report_samples if float_steps.states else COMPARED
+    compared = [compared_part(sequence) for sequence in sequences[:most]]
     expected = [
         [run[name][: len(part)] for name in float_steps.outputs]
         for part, run in zip(compared, runs, strict=False)
@@ -300,7 +320,7 @@ def quantize_steps(
         settings,
         len(sequences),
         len(compared),
-        tuple(_gate_reports(float_steps, parts, seen)),
+        tuple(_gate_reports(float_steps, parts, seen, placement.group)),
         _sqnr(*([_own(steps, arrays) for arrays in runs] for runs in (expected, found))),
         {role: sqnr(1.0, trial.noise(part)) for role, part in _alone(trial, roles).items()},
         cells,
@@ -312,11 +332,20 @@ def quantize_steps(
             for index, state in enumerate(float_steps.states, count)
         },
         _bits(converted, settings, placement),
+        not float_steps.states,
     )
-    held = Held(
-        *(float_steps, held_back(float_steps, sequences, runs)), sequences=True, last=steps.last
-    )
+    back = held_back(float_steps, sequences, runs)
+    if float_steps.states:
+        held = Held(float_steps, back, sequences=True, last=steps.last)
+    else:
+        first = [_call(sequence) for sequence in sequences[:MEASURED]]
+        held = Held(float_steps, [_call(sequence) for sequence in back], first)
     return QuantizedSteps(converted.graph, report, held)
+
+
+def _call(sequence: StepSequence) -> list[Array]:
+    """The operands of one call over a whole sequence."""
+    return [array[0] for array in sequence.inputs]
 
 
 def _alone(trial: Trial, roles: Mapping[str, str]) -> dict[str, Placement]:
@@ -485,26 +514,36 @@ def _sqnr(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]])
 
 
 def _gate_reports(
-    graph: Graph, parts: Mapping[str, tuple[str, str]], seen: Mapping[str, Statistics]
+    graph: Graph,
+    parts: Mapping[str, tuple[str, str]],
+    seen: Mapping[str, Statistics],
+    group: Mapping[str, str],
 ) -> Iterator[GateReport]:
+    """A report of every gate, over all cells that have it. group: of the sums."""
     consumers = graph.consumers()
-    for total, (x, h) in parts.items():
-        layer, gate = _gate(graph, h)
-        output, waiting = "", [total]
+    cells: dict[str, list[tuple[Statistics, ...]]] = {}
+    names: dict[str, tuple[str, str]] = {}
+    for name, (x, h) in parts.items():
+        names.setdefault(group[name], _gate(graph, h))
+        output, waiting = "", [name]
         while waiting and not output:
             for node in consumers[waiting.pop()]:
                 if node.output in seen:
                     output = node.output
                 elif has(node.op, Trait.POINTWISE):
                     waiting.append(node.output)
-        px, ph, out = ((seen[name].low, seen[name].high) for name in (x, h, output or total))
-        yield GateReport(layer, gate, px, ph, out, _saturated(seen[total]))
+        found = tuple(seen[value] for value in (x, h, output or name, name))
+        cells.setdefault(group[name], []).append(found)
+    for key, each in cells.items():
+        of_x, of_h, gate, total = (merged(list(column)) for column in zip(*each, strict=True))
+        px, ph, out = ((stats.low, stats.high) for stats in (of_x, of_h, gate))
+        yield GateReport(*names[key], px, ph, out, _saturated(total))
 
 
 def _gate(graph: Graph, h: str) -> tuple[str, str]:
     """The layer and the gate of a product of h."""
     layer, _, gate = graph.producers()[h].name.removesuffix("_h").rpartition(".")
-    return layer, gate
+    return re.sub(r"\.t[0-9]+$", "", layer), gate  # of one cell of many: its layer
 
 
 def _saturated(stats: Statistics) -> float:

@@ -40,6 +40,7 @@ Array = np.ndarray[Any, Any]
 StatePairs = Mapping[str, str | int]
 
 NONE = "none"  # no input is a state
+STEP, WHOLE = "step", "whole"  # what one call of a recurrent network takes
 REAL = "float32"
 LISTED = 20  # names in one message
 
@@ -67,9 +68,21 @@ class StatePair:
 # --- which outputs are fed back -----------------------------------------------------------------
 
 
-def tie_states(graph: Graph, given: StatePairs | str | None = None) -> Graph:
+def tie_states(
+    graph: Graph, given: StatePairs | str | None = None, sequence: str | None = None
+) -> Graph:
     """The float graph with the pairs of `state_pairs` as its states, its last inputs and outputs;
-    the graph itself where there are none."""
+    the graph itself where there are none, and over whole sequences, which hand no state on.
+
+    Raises InputError as `state_pairs`, and for whole sequences with states."""
+    if sequence == WHOLE:
+        if graph.states or given not in (None, NONE):
+            states = given if graph.states == () else (state.input for state in graph.states)
+            raise InputError(
+                f"--sequence {WHOLE}: expected a network without states, found {_listed(states)}; "
+                "leave one of the two out"
+            )
+        return graph
     pairs = state_pairs(graph, given)
     return with_states(graph, pairs) if pairs and not graph.states else graph
 

@@ -119,6 +119,9 @@ def network_facts(model: Model) -> Facts:
             )
     if problem is not None:
         lines.append(f"no integer form: {problem}")
+    meaning = None if model.lite is None else model.lite.meaning
+    if meaning is not None:
+        lines.append(f"meaning: {meaning}")
     lines += contract_lines(model.meaning)
     if model.rate is not None:
         lines.append(f"made for recordings of {model.rate:,} samples per second")
@@ -132,6 +135,7 @@ def network_facts(model: Model) -> Facts:
         "formats": formats,
         "problem": problem,
         "rate": model.rate,
+        "meaning": None if meaning is None else meaning.name,
         "contract": model.meaning.to_dict() if model.meaning != UNKNOWN else None,
         "sha256": sha256,
     }

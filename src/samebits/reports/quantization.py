@@ -115,6 +115,7 @@ def _gates(report: RecurrentReport) -> list[Section]:
                 for name, ratio in report.states.items()
             ),
             f"calibrated on {report.sequences} sequences, compared on {report.samples}",
+            f"a call takes {'a whole sequence' if report.whole else 'one time step'}",
             *(
                 f"{printable(name)} has {bits} bits: with 8 it would lose more than the weights do"
                 for name, bits in report.wider.items()

@@ -16,7 +16,7 @@ from samebits.elsewhere import check_foreign
 from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError
 from samebits.excerpt import WHOLE, Excerpt
-from samebits.model import CHECKPOINT, EXPORTED, LITE, ONNX_FILE, Model, check_part, kind_of, load
+from samebits.model import CHECKPOINT, EXPORTED, LITE, Model, check_part, kind_of, load, model_file
 from samebits.npu.machine.image import SUFFIX
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
@@ -135,7 +135,7 @@ def _model(path: Path, model: Model) -> tuple[str, Facts]:
         record["kind"] = "firmware"
     record |= facts.record
     lines = list(facts.lines)
-    if (path / REPORT).is_file() and (path / ONNX_FILE).is_file():
+    if (path / REPORT).is_file() and model_file(path) is not None:
         kind = f"{kind}, compiled to C"
         report = read_report(path)
         lines[-2:-2] = _package_lines(report)

@@ -3,71 +3,102 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samebits import ledger, progress
+from samebits.contract import UNKNOWN, Contract
 from samebits.entrance import read
 from samebits.errors import InputError
-from samebits.excerpt import WHOLE, Excerpt
+from samebits.excerpt import MEANING, WHOLE, Excerpt
 from samebits.ir import Graph, Trait, has
 from samebits.ir.cut import cut
 from samebits.tflite.exact.importer import import_file
+from samebits.tflite.file import File
+from samebits.tflite.meaning import EXACT, STATED, Meaning, meaning_named
+from samebits.tflite.part import part_of
 from samebits.tflite.reader import parse
 from samebits.tflite.same.importer import import_same
-from samebits.tflite.same.versions import NEWEST
+from samebits.tflite.schema import OWN
+from samebits.tflite.writer import to_bytes
 
 MAX_FILE = 2**31 - 1  # the longest distance in a file
 SUFFIX = ".tflite"
+_ROUNDED_ONCE = (
+    "; runtimes of TensorFlow Lite round several times, and single codes of theirs differ: "
+    f"{MEANING} tflite takes theirs"
+)
+CONTRACT = f"{OWN}contract"  # the metadata of what inputs and outputs mean
+
+
+@dataclass(frozen=True, eq=False)
+class Lite:
+    """A file that was read.
+
+    graph:    a real graph, float or in QDQ form, or an integer graph with the bits of a runtime
+    meaning:  of its integers; None of a float network
+    file:     the part that was taken
+    contract: what its inputs and outputs mean, as far as its metadata says
+    """
+
+    graph: Graph
+    meaning: Meaning | None
+    file: File
+    contract: Contract = UNKNOWN
+
+    def to_bytes(self, contract: Contract) -> bytes:
+        """The bytes of a file that is read as this network, whatever the meaning by default."""
+        assert self.meaning is not None
+        texts = {STATED: self.meaning.name, CONTRACT: contract.to_json()}
+        return to_bytes(replace(self.file, metadata={k: text for k, text in texts.items() if text}))
 
 
 @ledger.load()
-def load(path: str | os.PathLike[str], part: Excerpt = WHOLE) -> Graph:
-    """The real graph of a TensorFlow Lite file: float, or in QDQ form where it is quantized.
+def load(path: str | os.PathLike[str], part: Excerpt = WHOLE, within: Path | None = None) -> Lite:
+    """Read a TensorFlow Lite file.
 
-    part: the tensors at which it is cut
+    part:   the tensors at which it is cut, and the meaning in which it is read
+    within: the folder that a user named, where the file is one inside it
 
-    Raises InputError for a file that is damaged or contradicts itself, UnsupportedError with every
-    operator that has no counterpart.
+    Raises InputError for a file that is damaged or contradicts itself, and for a meaning that it
+    has not; UnsupportedError with every operator that has no counterpart.
     """
-    graph = from_bytes(_bytes(path), str(Path(path)))
-    if any(has(node.op, Trait.QUANTIZES) and node.op != "DequantizeLinear" for node in graph.nodes):
-        progress.note(
-            f"{path}: read in the meaning 'exact': every result is rounded once, from the exact "
-            "number; runtimes of TensorFlow Lite round several times, and single codes of theirs "
-            "differ"
+    found = from_bytes(_bytes(path, within), str(Path(path)), part)
+    if found.meaning is not None:
+        other = "" if found.meaning.runtime else _ROUNDED_ONCE
+        progress.note(f"{path}: read in the meaning {found.meaning}{other}")
+    return found
+
+
+def from_bytes(data: bytes, source: str, part: Excerpt = WHOLE) -> Lite:
+    """Read a file's bytes. source: what messages call it. Errors as `load`."""
+    file = parse(data, source)
+    stated = file.metadata.get(STATED, EXACT)
+    meaning = meaning_named(part.meaning) if part.meaning else meaning_named(stated, source)
+    contract = Contract.from_json(file.metadata.get(CONTRACT, ""))
+    if meaning.runtime is not None:
+        file = part_of(file, part)
+        return Lite(import_same(file, source, meaning.runtime), meaning, file, contract)
+    graph = import_file(file, source)
+    quantized = any(
+        has(node.op, Trait.QUANTIZES) and node.op != "DequantizeLinear" for node in graph.nodes
+    )
+    if part.meaning and not quantized:
+        raise InputError(
+            f"{source}: {MEANING} applies to quantized .tflite files, found a float one; leave it "
+            "out"
         )
-    return cut(graph, part)
+    return Lite(cut(graph, part), meaning if quantized else None, file, contract)
 
 
-@ledger.load()
-def load_same(
-    path: str | os.PathLike[str], runtime: str = NEWEST, end_at: Sequence[str] = ()
-) -> Graph:
-    """The integer graph of an int8 TensorFlow Lite file with the bits of a runtime, in every tensor
-    (the meaning `tflite`).
-
-    runtime: a name of `same.versions.RUNTIMES`. end_at: names of the tensors that are the outputs;
-    (): those of the file. Errors as `load`, UnsupportedError also for operators whose bits are not
-    known here.
-    """
-    source = str(Path(path))
-    return import_same(parse(_bytes(path), source), source, runtime, end_at)
-
-
-def _bytes(path: str | os.PathLike[str]) -> bytes:
+def _bytes(path: str | os.PathLike[str], within: Path | None) -> bytes:
     """The bytes of a file. Raises InputError."""
     advice = f"give the path of a {SUFFIX} file"
     try:
-        return read(path, MAX_FILE)
+        return read(path, MAX_FILE, within=within)
     except FileNotFoundError:
         raise InputError(
             f"{path}: expected a {SUFFIX} file, found no such file; {advice}"
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise InputError(f"{path}: expected a readable file, found {error}; {advice}") from None
-
-
-def from_bytes(data: bytes, source: str) -> Graph:
-    """The real graph of a file's bytes. source: what messages call it. Errors as `load`."""
-    return import_file(parse(data, source), source)

@@ -72,7 +72,11 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """A whole file; the first subgraph is the network, others are called by its operators."""
+    """A whole file; the first subgraph is the network, others are called by its operators.
+
+    metadata: texts by names that begin with `schema.OWN`; what others left there is not read
+    """
 
     subgraphs: tuple[Subgraph, ...]
     description: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from samebits.tflite.schema import (
     OPERATORS,
     OPTIONS,
     OPTIONS_OF,
+    OWN,
     TABLES,
     TYPES,
     UNKNOWN,
@@ -36,6 +37,7 @@ from samebits.tflite.schema import (
 MAX_ELEMENTS = 2**28  # of one tensor
 MAX_RANK = 32
 MAX_NAME = 2**16  # bytes of a text
+MAX_METADATA = 2**20
 MAX_INPUTS = 2**12  # of one operator
 TABLE_BYTES = 2048  # that a table takes in memory
 INDEX_BYTES = 64  # that a number takes as an object of Python
@@ -78,7 +80,8 @@ class _Reader:
         for index, graph in enumerate(model["subgraphs"]):
             self.place = [f"subgraph {index}"]
             graphs.append(self.subgraph(graph, model))
-        return File(tuple(graphs), model["description"])
+        self.place = ["metadata"]
+        return File(tuple(graphs), model["description"], self.metadata(model))
 
     # --- tables -------------------------------------------------------------------------------
 
@@ -151,6 +154,20 @@ class _Reader:
         ledger.keep(size, self.source)
 
     # --- meaning ------------------------------------------------------------------------------
+
+    def metadata(self, model: Found) -> dict[str, str]:
+        """The texts of this project, by name."""
+        found, buffers = {}, model["buffers"]
+        for entry in model["metadata"]:
+            if entry["name"].startswith(OWN):
+                if entry["buffer"] >= len(buffers):
+                    self.fail(f"a buffer below {len(buffers)}", str(entry["buffer"]))
+                raw = bytes(self.buffer(buffers[entry["buffer"]])[: MAX_METADATA + 1])
+                if len(raw) > MAX_METADATA:
+                    self.fail(f"a text of at most {MAX_METADATA} bytes", "a longer one")
+                self.charge(len(raw))
+                found[entry["name"]] = raw.decode("utf-8", "backslashreplace")
+        return found
 
     def subgraph(self, graph: Found, model: Found) -> Subgraph:
         tensors = []

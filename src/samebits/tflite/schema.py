@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 IDENTIFIER = b"TFL3"
 VERSION = 3
+OWN = "samebits."  # begins the names of metadata that this project writes and reads
 
 
 class Field(NamedTuple):
@@ -35,7 +36,9 @@ TABLES: Mapping[str, Fields] = {
         "subgraphs": Field(2, "[T:SubGraph"),
         "description": Field(3, "s"),
         "buffers": Field(4, "[T:Buffer"),
+        "metadata": Field(6, "[T:Metadata"),
     },
+    "Metadata": {"name": Field(0, "s"), "buffer": Field(1, "I")},
     "OperatorCode": {
         "short_code": Field(0, "b"),  # of operators below 127, and before there were others
         "custom_code": Field(1, "s"),

@@ -43,12 +43,17 @@ def to_bytes(file: File) -> bytes:
     codes: Codes = {}
     buffers: Buffers = {b"": 0}
     graphs = [_subgraph(graph, codes, buffers) for graph in file.subgraphs]
+    texts = [
+        {"name": name, "buffer": buffers.setdefault(text.encode(), len(buffers))}
+        for name, text in sorted(file.metadata.items())
+    ]
     model = {
         "version": VERSION,
         "operator_codes": [_code(*code) for code in codes],
         "subgraphs": graphs,
         "description": file.description or None,
         "buffers": [{"data": data or None} for data in buffers],
+        "metadata": texts or None,
     }
     writer = _Writer()
     root = writer.table(TABLES["Model"], model)

@@ -488,9 +488,11 @@ def is_by_rows(model: nn.Module) -> bool:
 def model_input(model: nn.Module, x: Tensor, name: str = "input") -> BFPTensor:
     """A real batch as a converted model takes it: bfp8 with one exponent, or one a row.
 
+    Rows have their own in evaluation mode, too, so that no sample depends on those beside it.
     Raises NonFiniteError, which calls the tensor by its `name`, for NaN or infinity.
     """
-    return BFPTensor.from_real(x, name, is_by_rows(model), getattr(model, "input_bits", 8))
+    by_rows = not model.training or is_by_rows(model)
+    return BFPTensor.from_real(x, name, by_rows, getattr(model, "input_bits", 8))
 
 
 def _tie(model: nn.Module, converted: nn.Module) -> None:
@@ -584,8 +586,11 @@ def _keep_modes(twin: nn.Module, module: nn.Module) -> None:
 def _with_own_parameters(twin: nn.Module, module: nn.Module, name: str, how: Choices) -> nn.Module:
     """The shell of a user's module with BFP parameters in the place of its own (14.5).
 
-    Its buffers stay what they are, constants.
+    Its buffers stay what they are, constants; running statistics of a subclass of BatchNorm are
+    its own, in binary64, as those of the layer are.
     """
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        twin._buffers = layers.wide_buffers(module)
     own = {key: p for key, p in module._parameters.items() if p is not None}
     for key, p in own.items():
         _require(p.is_floating_point(), f"parameter {key} of {p.dtype}, expected real numbers")

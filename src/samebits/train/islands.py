@@ -83,7 +83,7 @@ class Island(nn.Module):
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             name, by_rows, bits = self.island
-            return FROM_REAL(value, f"output of {name!r}", by_rows, bits)
+            return FROM_REAL(value, f"output of {name!r}", by_rows or not self.training, bits)
         return value
 
     def extra_repr(self) -> str:

@@ -206,7 +206,8 @@ class BFPTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Do what autograd itself needs: detach, clone, zero, and sums of gradient parts.
+        """Do what autograd itself needs: detach, clone, zero, sums of gradient parts, and the look
+        of its anomaly mode for what is no number, which integers never are.
 
         A sum only joins the lists of parts and of their bounds. Detaching or cloning a parameter
         gives its value (the joint value), not its state. Raises UnsupportedError for all else.
@@ -221,6 +222,8 @@ class BFPTensor(torch.Tensor):
             zero = torch.zeros_like(args[0].parts[0][0], dtype=torch.int32)
             args[0].value = BFPValue(zero, formats.EXPONENT_MIN, bound=0)
             return args[0]
+        if func is aten.isnan.default:
+            return torch.zeros(args[0].shape, dtype=torch.bool, device=args[0].device)
         both = len(args) > 1 and all(isinstance(a, BFPTensor) for a in args[:2]) and not kwargs
         if func is aten.add.Tensor and both:
             return BFPTensor.of(args[0].value + args[1].value)

@@ -98,7 +98,7 @@ def evaluate_model(
         )
         if model.rate is not None:
             given.check_rate(model.rate)
-        if not is_quantized(graph):
+        if not is_quantized(graph) and not (graph.integer and graph.nodes):
             outputs, arithmetic = float_outputs(graph, given), "float"
         elif graph.states:
             steps, torch = step_codes(model, given), PyTorch()

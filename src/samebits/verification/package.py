@@ -1,4 +1,4 @@
-"""Packages of C as a function of their model.onnx: made, and compared with a folder."""
+"""Packages of C as a function of their model file: made, and compared with a folder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from samebits.codegen.packaging.signature import LARGEST_SIGNATURE, signature_of
 from samebits.codegen.run.interface import LARGEST_REPORT, REPORT
 from samebits.data.audio import LogMel
 from samebits.errors import InputError, PackageError, SamebitsError
-from samebits.model import ONNX_FILE, Model, kind_of
+from samebits.model import LITE_FILE, ONNX_FILE, Model, model_file
 from samebits.onnx import from_bytes
 from samebits.onnx.reader.load import MAX_FILE
+from samebits.tflite import from_bytes as lite_from_bytes
 from samebits.verification.inputs import random_codes
 
 AUDIO = "audio"  # folder of the features, in that of a model of recordings
@@ -35,15 +36,15 @@ LARGEST_PAGE = 1 << 30  # bytes
 SIGNATURE = signature_of(REPORT)
 
 
-def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> Package:
-    """The package of a model.onnx: the same bytes from the same version wherever it is made, since
-    nothing else enters it.
+def packaged(name: str, data: bytes, source: str, prefix: str, cpu: str, project: str) -> Package:
+    """The package of a model.onnx or model.tflite: the same bytes from the same version wherever it
+    is made, since nothing else enters it.
 
-    source: what messages call the model. Errors as `codegen.packaging.package.package`.
+    name: which of both. source: what messages call the model. Errors as
+    `codegen.packaging.package.package`.
     """
-    graph, facts = from_bytes(data, source)
-    model = Model(source, graph, rate=facts.rate, contract=facts.contract)
-    beside: dict[str, str | bytes] = {ONNX_FILE: data}
+    model = _model(name, data, source)
+    beside: dict[str, str | bytes] = {name: data}
     if model.rate is not None:
         texts = audio.texts(LogMel.at(model.rate))
         beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
@@ -58,6 +59,14 @@ def packaged(data: bytes, source: str, prefix: str, cpu: str, project: str) -> P
     )
 
 
+def _model(name: str, data: bytes, source: str) -> Model:
+    if name == LITE_FILE:
+        found = lite_from_bytes(data, source)
+        return Model(source, found.graph, contract=found.contract, lite=found)
+    graph, facts = from_bytes(data, source)
+    return Model(source, graph, rate=facts.rate, contract=facts.contract)
+
+
 def checked(
     model: Model, signed: Callable[[bytes], object] = lambda report: None
 ) -> tuple[Model, str]:
@@ -68,7 +77,7 @@ def checked(
     signed
 
     Every file has the SHA-256 that the folder's report states, and is what this version writes for
-    its model.onnx and the options of the report, byte for byte; `sources` are those bytes, so that
+    its model file and the options of the report, byte for byte; `sources` are those bytes, so that
     nothing else is built whatever becomes of the folder. A page of `ship` has its SHA-256 alone.
 
     Raises PackageError, which names the files, where one differs, is missing or is not of the
@@ -88,7 +97,7 @@ def checked(
 
 
 def rebuild(model: Model, out: Path) -> str:
-    """Write the package that a model was read from anew, from its model.onnx and the options of its
+    """Write the package that a model was read from anew, from its model file and the options of its
     report; the SHA-256 of the report. The page of `ship` and a signature are copied.
 
     Raises InputError for a model from elsewhere, PackageError where another version wrote the
@@ -112,13 +121,13 @@ def rebuild(model: Model, out: Path) -> str:
 def folder_of_c(model: Model) -> Path | None:
     """The package of C that a model was read from as a whole; None for any other model."""
     folder = model.package
-    if folder is None or model.firmware is not None or kind_of(folder) != "graph":
+    if folder is None or model.firmware is not None or model_file(folder) is None:
         return None
     return folder
 
 
 def _again(folder: Path, report: Mapping[str, Any]) -> Package:
-    """The package as this version writes it for the model.onnx of a folder. Errors as `checked`."""
+    """The package as this version writes it for the model file of a folder. Errors as `checked`."""
     ours, theirs = version("samebits"), report.get("version")
     if theirs != ours:
         raise PackageError(
@@ -127,9 +136,10 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
             "verify it with that version, or compile again"
         )
     prefix, cpu, project = (report.get(name) for name in ("prefix", "cpu", "package"))
-    data = file_bytes(folder, ONNX_FILE, MAX_FILE)
+    name = model_file(folder) or ONNX_FILE
+    data = file_bytes(folder, name, MAX_FILE)
     try:
-        return packaged(data, str(folder), str(prefix), str(cpu), str(project))
+        return packaged(name, data, str(folder), str(prefix), str(cpu), str(project))
     except SamebitsError as error:
         raise PackageError(
             f"{folder / REPORT}: expected the prefix, cpu and package that the folder was made "

@@ -126,6 +126,8 @@ def chosen_backends(
     if not available:
         if model.firmware is not None:
             return FIRMWARE_BACKENDS, False
+        if model.real.integer and model.real.nodes:  # ONNX in QDQ form cannot say it
+            return tuple(IN_ITS_PLACE.get(name, name) for name in DEFAULT_BACKENDS), False
         differing = [name for name in DEFAULT_BACKENDS if cause(model, name)]
         others = [IN_ITS_PLACE[name] for name in differing]
         return (*DEFAULT_BACKENDS, *others), False

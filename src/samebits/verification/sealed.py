@@ -20,7 +20,7 @@ from samebits.codegen.packaging.seal import changed, shown
 from samebits.codegen.packaging.signature import signature_of, signer_of
 from samebits.codegen.run.interface import LARGEST_REPORT, REPORT
 from samebits.errors import InputError, PackageError, listed
-from samebits.model import Model
+from samebits.model import Model, model_file
 from samebits.npu.machine.image import FOLDER_FORMAT, firmware_sha256, program_files
 from samebits.train.run.record import FORMAT, LARGEST_FILE, LOCK, RESULT, run_files
 from samebits.verification.package import checked, folder_of_c
@@ -79,7 +79,7 @@ def _checked(model: Model, signers: Path | None) -> Checked:
 
     if folder_of_c(model):
         model, sha256 = checked(model, signed)
-        found = f"every file is what this version writes for its model.onnx; {REPORT}"
+        found = f"every file is what this version writes for its {model_file(folder)}; {REPORT}"
         return Checked(model, sha256, f"{found}: sha256 {sha256}", *people)
     progress.stage("checking the files of the folder")
     data = _report(folder, name, LARGEST_REPORT if name == REPORT else LARGEST_FILE)

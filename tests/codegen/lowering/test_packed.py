@@ -21,6 +21,7 @@ from samebits.codegen.run.execute import build, execute
 from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError
 from samebits.ir.graph import Graph, GraphBuilder
+from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run
 
 Check = Callable[..., None]
@@ -125,12 +126,14 @@ def conv(
     full: bool,
     inner: bool = False,
     bias: int = 9000,
+    end: str = "",
 ) -> Graph:
     """A convolution of weights over the whole type but its least, and its requantization; inner: of
-    a value of the arena, whose memory the outputs may take. bias: the largest."""
+    a value of the arena, whose memory the outputs may take. bias: the largest. end: of codes of 16
+    bits, the type of the outputs, or "int32" for sums as they are."""
     rng = np.random.default_rng(seed)
     g = GraphBuilder(f"conv{seed}")
-    x = g.input("x", "int8", image)
+    x = g.input("x", "int16" if end else "int8", image)
     if inner:
         x = g.add("clip", [x], {"low": -127, "high": 127})
     depth = image[3] // attributes.get("groups", 1)
@@ -139,8 +142,51 @@ def conv(
     w = g.constant("w", weights)
     b = g.constant("b", rng.integers(-bias, bias, outputs).astype(np.int32))
     acc = g.add("conv", [x, w, b], attributes)
+    if end:
+        return g.build([ended(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, end, inner)])
     y = quantized(g, rng, acc, outputs, kernel[0] * kernel[1] * depth, full)
     return g.build([g.add("clip", [y], {"low": -128, "high": 126}) if inner else y])
+
+
+def ended(
+    g: GraphBuilder,
+    rng: np.random.Generator,
+    acc: str,
+    channels: int,
+    taps: int,
+    dtype: str,
+    inner: bool,
+) -> str:
+    """Sums of `taps` products of 16-bit codes to codes of a type, by ratios of channels or one."""
+    if dtype == "int32":
+        return acc
+    span = 1 << (16 if dtype == "int16" else 8)
+    base = Fraction(span, taps * 60 << 16)
+    ratios = [
+        base * Fraction(int(rng.integers(1 << 23, 1 << 24)), 1 << 24)
+        for _ in range(channels if taps % 2 else 1)
+    ]
+    low, high = -span // 2, span // 2 - 1 if channels % 3 else span // 3
+    a = {"ratios": tuple(ratios), "zero": int(rng.integers(-99, 99)), "low": low, "high": high}
+    y = g.add("requantize", [acc], {**a, "dtype": dtype})
+    return g.add("clip", [y], {"low": low, "high": high - 1}) if inner else y
+
+
+def graphs16() -> list[Graph]:
+    """Shapes of 16-bit codes, with every end of their sums."""
+    ends = itertools.cycle(("int16", "int16", "int8", "int16", "int32"))
+    made = [conv(600 + i, *case, True, end=next(ends)) for i, case in enumerate(CONVS)]
+    made += [
+        conv(700 + i, image, kernel, image[3], {**a, "groups": image[3]}, True, end=next(ends))
+        for i, (image, kernel, a) in enumerate(DEPTHWISE)
+    ]
+    made += [conv(800 + i, *case, True, end=next(ends)) for i, case in enumerate(GATHERED)]
+    over = [case for case in OVER_X if case[0][3] != 5]
+    made += [
+        conv(900 + i, *case, True, inner=True, end="int16", bias=1 << 20)
+        for i, case in enumerate(over)
+    ]
+    return made
 
 
 def graphs() -> list[Graph]:
@@ -160,8 +206,8 @@ def graphs() -> list[Graph]:
     return made + [conv(200 + seed, *case, True, inner=True) for seed, case in enumerate(over)]
 
 
-def random_graphs(count: int) -> list[Graph]:
-    """Convolutions of random shapes, half of them one channel at a time."""
+def random_graphs(count: int, wide: bool = False) -> list[Graph]:
+    """Convolutions of random shapes, half of them one channel at a time; wide: of 16-bit codes."""
     made = []
     for seed in range(count):
         rng = np.random.default_rng(1000 + seed)
@@ -181,7 +227,8 @@ def random_graphs(count: int) -> list[Graph]:
             a["dilations"] = tuple(rng.integers(1, 4, 2).tolist())
             size = [(k - 1) * d + s for k, d, s in zip(kernel, a["dilations"], size, strict=True)]
         image = (int(rng.integers(1, 3)), *size, channels)
-        made.append(conv(1000 + seed, image, kernel, outputs, a, True, inner=seed % 3 == 0))
+        end = ("int16", "int16", "int8", "int32")[seed % 4] if wide else ""
+        made.append(conv(1000 + seed, image, kernel, outputs, a, True, seed % 3 == 0, end=end))
     return made
 
 
@@ -223,19 +270,38 @@ def test_every_shape(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs(), "-O1", samples=3, cpu=cpu)
 
 
+@pytest.mark.parametrize("cpu", PACKED[1:])
+def test_shapes_of_16_bit_codes(same_in_c: Check, cpu: str) -> None:
+    same_in_c(graphs16()[::4], "-O1", samples=3, cpu=cpu)
+
+
+@pytest.mark.parametrize("cpu", PACKED[1:])
+def test_packed_kernels_take_16_bit_codes(cpu: str) -> None:
+    for graph in graphs16():
+        value = graph.values[graph.inputs[0]]
+        node = next(node for node in graph.nodes if node.op == "conv")
+        outputs, groups = graph.values[node.output].shape[3], node.attributes["groups"]
+        several = 1 < groups == value.shape[3] != outputs
+        packed = any(function.endswith("16_packed") for function in functions(graph, cpu))
+        assert packed != several, graph.nodes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cpu", PACKED)
 def test_random_shapes(same_in_c: Check, cpu: str, tmp_path: Path) -> None:
     made = random_graphs(60)
     same_in_c(made, "-O1", samples=3, cpu=cpu)
     same_on_board(together(made), cpu, cpu, tmp_path / "board")
+    wide = random_graphs(60, wide=True)
+    same_in_c(wide, "-O1", samples=3, cpu=cpu)
+    same_on_board(together(wide), cpu, cpu, tmp_path / "wide")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cpu", PACKED)
 def test_no_read_beyond_memory(same_in_c: Check, cpu: str) -> None:
     flags = "-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
-    same_in_c(graphs(), *flags.split(), samples=3, cpu=cpu)
+    same_in_c([*graphs(), *graphs16()], *flags.split(), samples=3, cpu=cpu)
 
 
 # --- on the boards --------------------------------------------------------------------------------
@@ -266,12 +332,11 @@ def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) 
     program = build(work / "package", TARGETS[target].with_flags(*flags), work / "build")
     rng = np.random.default_rng(3)
     for sample in range(4):
-        inputs = [
-            np.full(graph.values[n].shape, (-128, 127)[sample], np.int8)
-            if sample < 2
-            else rng.integers(-128, 128, graph.values[n].shape).astype(np.int8)
-            for n in graph.inputs
-        ]
+        inputs = []
+        for value in map(graph.values.__getitem__, graph.inputs):
+            least, most = limits(value.dtype)
+            codes = rng.integers(least, most, value.shape, value.dtype, endpoint=True)
+            inputs.append(np.full_like(codes, (least, most)[sample]) if sample < 2 else codes)
         for name, found, expected in zip(
             graph.outputs, execute(program, inputs), run(graph, inputs), strict=True
         ):
@@ -304,7 +369,8 @@ def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) 
     ],
 )
 def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    same_on_board(together(graphs()), cpu, target, tmp_path, *flags)
+    same_on_board(together(graphs()), cpu, target, tmp_path / "8", *flags)
+    same_on_board(together(graphs16()), cpu, target, tmp_path / "16", *flags)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_which_layers_take_the_kernel() -> None:
     assert kernel(linear(1, 8, 8)) == ["linear_sums"]
     assert kernel(linear(1, 8, 8), PORTABLE) == ["conv8"]
     assert kernel(linear(1, 8, 8, top=200)) == ["conv16"]
-    assert kernel(linear(1, 8, 8, dtype="int16")) == ["conv16"]
+    assert kernel(linear(1, 8, 8, dtype="int16")) == ["linear16_packed"]
     assert kernel(linear(1, 8, 8, dtype="uint8")) == ["conv8"]
 
 

@@ -225,7 +225,9 @@ def test_dropout():
 def test_embedding():
     w = matrix(integers(1, (5, 3), 127, -4))
     index = Array([4, 0, 4, 1], (2, 2), 0, 32)
-    y = pointwise.embedding(index, w)
+    y = pointwise.embedding(index, w, by_rows=False)
+    rows = pointwise.embedding(index, w, by_rows=True)
+    assert (rows.codes, rows.exponent) == (y.codes, (y.exponent,) * len(y.codes))
     rw = real(w, True)
     ry = F.embedding(torch.tensor([[4, 0], [4, 1]]), rw)
     assert real(y).equal(ry.detach())

@@ -277,13 +277,6 @@ def test_logits_do_not_depend_on_the_batch() -> None:
         assert torch.equal(found.codes(images(data)[start:stop])[0], codes[start:stop])
 
 
-def test_with_exponents_by_rows_batches_freeze_what_their_samples_do() -> None:
-    data = recordings(6, 5)
-    net = model(data, rows="row")
-    alone = calibrate(net, [images(data)[i : i + 1] for i in range(12)])
-    assert calibrate(net, [images(data)]) == alone
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_gates_too_fine_for_their_bias_are_raised(realisation: str, seed: int) -> None:
     rng = random.Random(seed)

@@ -112,6 +112,33 @@ def test_tensors_side_by_side_are_concatenated(stacked, apart, shapes, kind):
     assert stacked(real).shape == apart(real).shape
 
 
+def test_an_empty_vector_beside_others_is_left_out():
+    """As in torch: Hugging Face's caches begin so."""
+    x = tensor((2, 3), "row")
+    assert torch.cat([torch.tensor([]), x], dim=-1).codes.tolist() == x.codes.tolist()
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(1, (3, 2)), (0, (4, 4)), (-1, (2, 5))])
+def test_gathered_elements_are_those_of_torch(axis, shape):
+    """And their gradients are sums over the uses."""
+    x, size = tensor((3, 4), "tensor").requires_grad_(), (3, 4)[axis]
+    index = torch.randint(0, size, shape, generator=torch.Generator().manual_seed(1))
+    index = index[: 3 if axis % 2 else None, : None if axis % 2 else 4]
+    y = x.gather(axis, index)
+    assert y.codes.tolist() == x.codes.gather(axis, index).tolist()
+    assert y.exponent == x.exponent
+    g = tensor(tuple(index.shape), "tensor", 32, 3)
+    y.backward(g)
+    expected = torch.zeros(3, 4, dtype=torch.float64).scatter_add_(axis, index, g.dequantize())
+    assert torch.equal(x.grad.dequantize(), expected)
+
+
+@pytest.mark.parametrize("index", [torch.tensor([[4]]), torch.tensor([[-1]]), torch.tensor([0])])
+def test_places_outside_are_refused(index):
+    with pytest.raises(UnsupportedError, match=r"gather: expected integers in \[0, 3\]"):
+        torch.gather(tensor((3, 4), "tensor"), 1, index)
+
+
 def test_vectors_behind_each_other():
     forms_agree(
         (lambda *t: torch.dstack(t), lambda *t: torch.stack([torch.stack(t, 1)], 0)), (3,), (3,)

@@ -14,6 +14,7 @@ from samebits.train import BFPTensor
 from samebits.train.operations.attention import scaled_dot_product_attention
 from samebits.train.operations.matmul import product
 from samebits.train.operations.softmax import mask, softmax
+from samebits.train.value import same_parts
 
 SHAPE = (2, 3, 4, 5)
 
@@ -184,9 +185,25 @@ def test_products_by_other_names(realisation):
         (lambda x: x / torch.tensor([1.0, 0, 2]), "nowhere 0 as divisor, found Tensor"),
         (lambda x: x / torch.ones(3).requires_grad_(), "divide: .* requires a gradient"),
         (lambda x: torch.div(torch.ones(3), x), "divide: expected a BFP tensor, and"),
-        (lambda x: x.requires_grad_().mean().backward(), r"expected a loss, found .* shape \(\)"),
+        (lambda x: x.requires_grad_().mean(1).backward(), r"expected a loss, .* shape \(2,\)"),
     ],
 )
 def test_what_has_no_rule_is_refused(call, message):
     with pytest.raises(UnsupportedError, match=message):
         call(BFPTensor.from_real(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row"])
+def test_a_number_is_a_loss_whose_gradient_is_one(kind):
+    """A hinge and a penalty: as a gradient of 1 that the caller gives."""
+    found = []
+    for given in ((), (BFPTensor(torch.ones((), dtype=torch.int32), 0),)):
+        x = BFPTensor.from_real(torch.linspace(-1, 2, 12).view(3, 4), "x", kind == "row")
+        x.requires_grad_()
+        loss = torch.relu(1 - x).mean() + (x * x).sum()
+        loss.backward(*given)
+        found.append(x.grad)
+    assert same_parts(*(g.value.resolved() for g in found))
+    real = torch.linspace(-1, 2, 12).view(3, 4).requires_grad_()
+    (torch.relu(1 - real).mean() + (real * real).sum()).backward()
+    assert torch.allclose(found[0].dequantize().float(), real.grad, atol=0.05)

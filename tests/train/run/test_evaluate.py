@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from samebits.data import Dataset
+from samebits.train import convert, model_input
+from samebits.train.architectures import build, initialise
 from samebits.train.deployed.deploy import calibrate
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.run.evaluate import count_correct, frozen_exponents, gives_one_output
@@ -61,15 +63,46 @@ def test_one_output_is_that_of_samples_which_differ(images, one):
     assert gives_one_output(Bright(), dataset([0, 255], images)) == one
 
 
-def test_exponents_are_frozen_over_the_first_image_and_the_last():
-    """70 images, a batch of 64 and the rest: one of them is 1, all others are +-1/255."""
+@pytest.mark.parametrize("total", [130, 256, 700])
+def test_exponents_are_frozen_over_samples_all_over_the_data(total, monkeypatch):
+    """256 of them, or all, in data-set order."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    engine = BfpEngine(model, SETTINGS, 1, seed=0)
-    found = []
-    for at in (0, 69, None):
-        data = dataset([255 if i == at else 127 + i % 2 for i in range(70)], [0])
-        batches = [data.batch("train", part) for part in torch.arange(70).split(64)]
-        found.append(frozen_exponents(engine, data, pytest.fail))
-        assert found[-1] == calibrate(engine.model, batches)
-    assert found[0] == found[1] != found[2]
+    engine = BfpEngine(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), SETTINGS, 1, seed=0)
+    data, taken = dataset([i % 256 for i in range(total)], [0]), []
+    batch = Dataset.batch
+
+    def noted(self, split, indices):
+        taken.extend(indices.tolist())
+        return batch(self, split, indices)
+
+    monkeypatch.setattr(Dataset, "batch", noted)
+    found = frozen_exponents(engine, data, pytest.fail)
+    count = min(total, 256)
+    expected = [i * total // count for i in range(count)]
+    assert taken[:count] == expected
+    samples = batch(data, "train", torch.tensor(expected))
+    assert found == calibrate(engine.model, samples.split(1))
+
+
+SHAPES = {"mlp": (1, 6, 6), "cnn": (1, 8, 8), "lstm": (5, 4), "vit": (3, 8, 8), "gpt": (6,)}
+
+
+@pytest.mark.parametrize("name", list(SHAPES))
+def test_an_evaluated_sample_does_not_depend_on_its_batch(name):
+    """Also of samples of very different ranges, by a model with one exponent a weight."""
+    network = build(name, SHAPES[name], 9)
+    initialise(network, 1)
+    model = convert(network).eval()
+    generator = torch.Generator().manual_seed(3)
+    if name == "gpt":
+        samples = torch.randint(0, 9, (5, *SHAPES[name]), generator=generator)
+    else:
+        scales = torch.tensor([1.0, 40.0, 0.01, 3.0, 0.0]).view(-1, *[1] * len(SHAPES[name]))
+        samples = torch.randn(5, *SHAPES[name], generator=generator) * scales
+
+    def logits(part):
+        given = part if name == "gpt" else model_input(model, part)
+        return model(given).dequantize()
+
+    with torch.no_grad():
+        assert torch.equal(logits(samples), torch.cat([logits(samples[:2]), logits(samples[2:])]))

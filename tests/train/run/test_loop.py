@@ -185,7 +185,7 @@ def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp
         model=model,
         reporter=reporter,
     )
-    assert result.arithmetic == "training (batch of 32)"
+    assert result.arithmetic == "training"
     assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
     assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
     assert "0 (multiply)" in reporter.said[0]

@@ -24,6 +24,9 @@ no precision: m must be right over the width of the interval alone, not from 0 t
 that fails too, the layer takes another form (lowering/rescale.py). No code is tried, no error
 bounded.
 
+Codes of 16 bits need more than 31 bits of m: two words, m1 * 2**32 + m0 with both signed, of which
+the upper word of acc * m is that of acc * m1 + floor(acc * m0 / 2**32) (`word_multipliers`).
+
 Example: ratio 1/3 over [-10, 10], codes -3 to 3, zero 0, 2**(upper + shift) = 32. Code 1 begins at
 2: 2 * m >= 16 > m. Code 2 at 5 and 3 at 8: 5 * m >= 48 > 4 * m, 8 * m >= 80 > 7 * m. So 10 <= m <=
 11; the codes below zero, -2 at -7 among them (-7 * m >= -80 > -8 * m), and -3 at the lower end
@@ -41,6 +44,7 @@ from samebits.spec.rounding import Rounding
 
 BITS = 31  # of a multiplier
 LARGEST_SHIFT = 24
+WORD_BITS, WORD_SHIFT = 62, 12  # of a multiplier of two words, and the most that follows it
 
 
 def high_multipliers(
@@ -88,15 +92,51 @@ def high_multipliers(
     return shift, found, moved
 
 
+def word_multipliers(
+    ratios: Sequence[Rounding],
+    ends: Sequence[tuple[int, int]],
+    zero: int,
+    low: int,
+    high: int,
+) -> tuple[int, list[int]] | None:
+    """(shift, a multiplier for every channel) where 2**upper is 2**64 and multipliers have two
+    words, for codes of more bits; None where a channel has none, or a step would overflow."""
+    quotients = [ratio for ratio in ratios if isinstance(ratio, Fraction)]
+    if len(quotients) != len(ratios):
+        return None
+    shift = min(WORD_BITS - 1 - floor_log2(max(quotients)) - 64, WORD_SHIFT)
+    known: dict[tuple[Fraction, int, int], int | None] = {}
+    found: list[int] = []
+    for ratio, (least, most) in zip(quotients, ends, strict=True):
+        key = (ratio, least, most)
+        if key not in known:
+            own = (ratio, zero, low, high, least, most, 64 + shift)
+            known[key] = _odd(*own, WORD_BITS) if shift >= 1 else None
+        m, term = known[key], (abs(zero) + 1) << max(shift, 0)
+        if m is None or (max(abs(least), abs(most)) * m >> 64) + 1 + term >= 1 << 31:
+            return None
+        found.append(m)
+    return shift, found
+
+
 def _multiplier(
     ratio: Fraction, zero: int, low: int, high: int, least: int, most: int, bits: int
 ) -> int | None:
     """m below 2**31 with round-half-up(acc * m / 2**bits) the exact quotient's code over the
     interval, None if there is none."""
+    quick = _odd(ratio, zero, low, high, least, most, bits, BITS)
+    return _solved(ratio, zero, low, high, least, most, bits) if quick is None else quick
+
+
+def _odd(
+    ratio: Fraction, zero: int, low: int, high: int, least: int, most: int, bits: int, width: int
+) -> int | None:
+    """An odd m below 2**width, of the three around the ratio, that fulfils the conditions, if one
+    does. Codes are compared by two sums, so they may be many."""
     first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
     p, q = ratio.as_integer_ratio()
     nearest = round_ratio(p << bits, q)
-    quick = [m for m in (nearest, nearest - 1, nearest + 1) if m % 2 and 0 < m < 1 << BITS]
+    quick = [m for m in (nearest, nearest - 1, nearest + 1) if m % 2 and 0 < m < 1 << width]
     if max(abs(least), abs(most)) < 1 << (bits - 1):
         # acc * m / 2**bits is never a tie then: m is odd, so acc would be a multiple of
         # 2**(bits - 1), and 0 is no tie. Half up and half to even are one.
@@ -108,7 +148,7 @@ def _multiplier(
                 for end, code in ((least, first), (most, last))
             ) and same_thresholds(steps, ratio, other):
                 return m
-    return _solved(ratio, zero, low, high, least, most, bits, nearest)
+    return None
 
 
 def _solved(
@@ -119,11 +159,11 @@ def _solved(
     least: int,
     most: int,
     bits: int,
-    nearest: int,
 ) -> int | None:
-    """The multiplier that is nearest to `nearest` of all that fulfil the conditions."""
+    """The multiplier that is nearest to the ratio of all that fulfil the conditions."""
     first, last = (requantized(end, ratio, zero, low, high) for end in (least, most))
     p, q = ratio.as_integer_ratio()
+    nearest = round_ratio(p << bits, q)
     below, above = 0, (1 << BITS) - 1
 
     def need(code: int) -> int:

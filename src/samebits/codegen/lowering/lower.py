@@ -52,6 +52,7 @@ from samebits.codegen.lowering.cpu import PORTABLE, Cpu
 from samebits.codegen.lowering.extents import LARGEST_TENSOR, check_call
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.packed import packed_entry
+from samebits.codegen.lowering.packed16 import packed16_entry
 from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
 from samebits.codegen.lowering.scores import divide, log_softmax, resample, root, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
@@ -149,7 +150,8 @@ def _conv(site: Site) -> ValueCalls:
         if sums is not None:
             return sums
         weights = weights.reshape(w.shape[0], *geometry.kernel, -1)
-        packed = None if transposed else packed_entry(site, geometry, weights, bias)
+        pack = packed16_entry if x.dtype == "int16" else packed_entry
+        packed = None if transposed else pack(site, geometry, weights, bias)
         if packed is not None:
             return packed
         calls = make(

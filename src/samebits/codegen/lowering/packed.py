@@ -10,8 +10,8 @@ many channels, each of x repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from samebits.spec.rounding import Rounding
 
 GATHERED = 1024  # bytes of the runs that are gathered at a time, unless one tile needs more
 SLACK = 16  # bytes that a vector may read after the last code
+SHORT = limits("int16")
 WIDE_FIELDS = ("width", "out_width", "tile", "wide", "part")  # of 32 bits in C, others of 16
 
 
@@ -63,13 +64,13 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     ]
     short = not paired or short_sums(sums, channels // geometry.groups)
     if geometry.groups == 1 and geometry.channels != channels:
-        geometry = _as_row(geometry)
+        geometry = as_row(geometry)
         w = w.reshape(channels, *geometry.kernel, -1)
     repeat = channels // geometry.channels if depthwise else 1
     fields: dict[str, Field] = {
         **geometry.fields,
         "channels": geometry.channels * repeat,
-        "rows": _span(geometry, 0),
+        "rows": span(geometry, 0),
         "repeat": repeat,
         "part": 0,
         "long_sums": int(not short),
@@ -81,23 +82,28 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     }
     make = _depthwise if depthwise else _conv
     call = make(site.node.inputs[0], geometry, packing, w, b, multipliers, fields)
-    if call is None or any(
-        isinstance(v, int) and abs(v) >= 1 << 15 and k not in WIDE_FIELDS
-        for k, v in call.parameters.fields.items()
-    ):
-        return None
+    return None if call is None else placed(site, geometry, call, call.parameters)
+
+
+def placed(
+    site: Site, geometry: ConvGeometry, call: KernelCall, window: Struct
+) -> ValueCalls | None:
+    """The entry of a packed kernel, whose outputs may take the memory of x where windows have been
+    copied; None where a number of the window does not fit in its field."""
+    for name, number in window.fields.items():
+        if isinstance(number, int) and name not in WIDE_FIELDS and not fits(number, number, SHORT):
+            return None
     same = (geometry.height, geometry.width, geometry.channels) == (
         geometry.out_height,
         geometry.out_width,
-        channels,
+        geometry.out_channels,
     )
-    copied = call.parameters.fields["banded"] or geometry.groups == 1
-    in_place = same and call.parameters.fields["tile"] and copied
-    in_place = in_place and geometry.pads[0] < _span(geometry, 0)
+    copied = window.fields["banded"] or geometry.groups == 1
+    in_place = same and window.fields["tile"] and copied and geometry.pads[0] < span(geometry, 0)
     return site.entry(call, in_place=site.node.inputs[:1] if in_place else ())
 
 
-def _as_row(geometry: ConvGeometry) -> ConvGeometry:
+def as_row(geometry: ConvGeometry) -> ConvGeometry:
     """An image of one column as one of one row, which lies in memory in the same way: rows have
     pixels that share the loads of weights, and a kernel row is one run."""
     g = geometry
@@ -116,14 +122,14 @@ def _as_row(geometry: ConvGeometry) -> ConvGeometry:
     )
 
 
-def _span(geometry: ConvGeometry, axis: int) -> int:
+def span(geometry: ConvGeometry, axis: int) -> int:
     """Rows (axis 0) or columns (1) of the image that a window spans."""
     return (geometry.kernel[axis] - 1) * geometry.dilations[axis] + 1
 
 
-def _columns(geometry: ConvGeometry) -> int:
+def columns(geometry: ConvGeometry) -> int:
     """Columns of the padded image that the outputs of a row read."""
-    return (geometry.out_width - 1) * geometry.strides[1] + _span(geometry, 1)
+    return (geometry.out_width - 1) * geometry.strides[1] + span(geometry, 1)
 
 
 def _conv(
@@ -135,47 +141,72 @@ def _conv(
     multipliers: Sequence[int],
     fields: dict[str, Field],
 ) -> KernelCall:
-    """Every output pixel as a product of one run of codes for each group, padded to whole steps.
-    Rows of x are copied where they are padded or the outputs may take their place."""
-    height, width = geometry.kernel
-    groups = geometry.groups
-    taps = height * width * geometry.channels // groups
-    steps = -(-taps // packing.step)
-    codes = steps * packing.step
-    same = geometry.channels == geometry.out_channels
-    single = geometry.kernel == geometry.strides == (1, 1) and not any(geometry.pads)
-    padded = any(geometry.pads) or _columns(geometry) > geometry.width
-    padded |= (geometry.out_height - 1) * geometry.strides[0] + _span(geometry, 0) > geometry.height
-    banded = not single and (padded or same)
-    pixels = geometry.batch * geometry.out_height * geometry.out_width
-    direct = single and groups == 1 and taps == codes and (pixels == 1 or not same)
-    tile = min(geometry.out_width, max(GATHERED // codes, packing.tile))
-    if tile > packing.tile:
-        tile = tile // packing.tile * packing.tile
-    wide = packing.wide * packing.tile * codes if tile >= packing.tile else 0
-    if direct and pixels < packing.tile:
-        wide = 0
-    scratch = wide + (0 if direct else tile * codes)
-    if banded:
-        scratch += _span(geometry, 0) * _columns(geometry) * geometry.channels
-    outputs, short = len(w) // groups, not fields["long_sums"]
+    """Every output pixel as a product of one run of codes for each group, padded to whole steps."""
+    place = gathering(geometry, packing, packing.step)
+    outputs, short = len(w) // geometry.groups, not fields["long_sums"]
     streams = [
         packed_stream(w[rows].reshape(outputs, -1), b[rows], multipliers[rows], packing, short)
         for rows in (slice(first, first + outputs) for first in range(0, len(w), outputs))
     ]
     fields |= {
-        "banded": int(banded),
-        "tile": 0 if direct else tile,
-        "wide": wide,
+        **place.fields,
+        "wide": place.wide,
         "lanes": packing.lanes,
-        "step": packing.step,
-        "steps": steps,
         "part": len(streams[0]),
         "stream": Data(np.concatenate(streams)),
     }
+    function = "linear8_packed" if place.row else "conv8_packed"
+    return KernelCall(function, Struct("packed", fields), (x,), max(place.scratch + place.wide, 4))
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """How the codes of windows become runs.
+
+    fields: of the C struct. codes: of a run, in whole steps. wide: bytes that the widened codes of
+    a tile take. scratch: bytes of the others. row: windows of single pixels whose x needs no
+    runs, or one run.
+    """
+
+    fields: Mapping[str, int]
+    codes: int
+    wide: int
+    scratch: int
+    row: bool
+
+
+def gathering(geometry: ConvGeometry, packing: Packing, step: int, width: int = 1) -> Gathering:
+    """Runs of codes of `width` bytes, padded to whole steps. Rows of x are copied where they are
+    padded or the outputs may take their place."""
+    height, across = geometry.kernel
+    groups = geometry.groups
+    taps = height * across * geometry.channels // groups
+    steps = -(-taps // step)
+    codes = steps * step
+    same = geometry.channels == geometry.out_channels
+    single = geometry.kernel == geometry.strides == (1, 1) and not any(geometry.pads)
+    padded = any(geometry.pads) or columns(geometry) > geometry.width
+    padded |= (geometry.out_height - 1) * geometry.strides[0] + span(geometry, 0) > geometry.height
+    banded = not single and (padded or same)
+    pixels = geometry.batch * geometry.out_height * geometry.out_width
+    direct = single and groups == 1 and taps == codes and (pixels == 1 or not same)
+    tile = min(geometry.out_width, max(GATHERED // (width * codes), packing.tile))
+    if tile > packing.tile:
+        tile = tile // packing.tile * packing.tile
+    wide = packing.wide * packing.tile * codes if tile >= packing.tile else 0
+    if direct and pixels < packing.tile:
+        wide = 0
+    scratch = 0 if direct else width * tile * codes
+    if banded:
+        scratch += width * span(geometry, 0) * columns(geometry) * geometry.channels
+    fields = {
+        "banded": int(banded),
+        "tile": 0 if direct else tile,
+        "step": width * step,
+        "steps": steps,
+    }
     row = direct or (single and pixels == groups == 1)
-    function = "linear8_packed" if row else "conv8_packed"
-    return KernelCall(function, Struct("packed", fields), (x,), max(scratch, 4))
+    return Gathering(fields, codes, wide, scratch, row)
 
 
 def _depthwise(
@@ -204,7 +235,7 @@ def _depthwise(
         multipliers = list(multipliers) * repeat
     blocks = -(-len(taps) // lanes)
     group = channels if narrow else lanes
-    line = max(blocks * group, channels) * _columns(geometry)
+    line = max(blocks * group, channels) * columns(geometry)
     one = replace(packing, lanes=lanes, step=1, paired=False)
     fields |= {
         "banded": 1,
@@ -215,7 +246,7 @@ def _depthwise(
         "steps": taps.shape[1],
         "stream": Data(packed_stream(taps, b, multipliers, one)),
     }
-    scratch = 4 * taps.shape[1] + _span(geometry, 0) * line + 2 * SLACK
+    scratch = 4 * taps.shape[1] + span(geometry, 0) * line + 2 * SLACK
     return KernelCall("depthwise8_packed", Struct("packed", fields), (x,), scratch)
 
 
@@ -242,11 +273,18 @@ def packed_stream(
     if packing.paired:
         both = (256 * weights[::2] + weights[1::2]).reshape(blocks, steps, 2, 2)
         codes = both.transpose(0, 1, 3, 2).astype("<i2")
+        words = np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)
         if short:
             biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
     else:
-        lanes = weights.reshape(blocks, packing.lanes, steps, packing.step)
-        codes = lanes.transpose(0, 2, 1, 3).astype(np.int8)
-    words = np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)
+        words = blocks_of(weights, packing.lanes, packing.step)
     first = wrapped(biases.reshape(-1), 32).reshape(blocks, -1)
     return np.concatenate([first, words, factors.astype(np.int32)], 1).reshape(-1)
+
+
+def blocks_of(weights: Array, lanes: int, step: int) -> Array:
+    """The words of whole blocks of `lanes` channels [O, taps], in which `step` taps of a channel
+    lie together: one row a block."""
+    blocks = len(weights) // lanes
+    codes = weights.reshape(blocks, lanes, -1, step).transpose(0, 2, 1, 3).astype(np.int8)
+    return np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)

@@ -27,6 +27,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from samebits.codegen.lowering.calls import Data, Struct
+from samebits.codegen.lowering.high import word_multipliers
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.define import limits
@@ -44,7 +45,8 @@ from samebits.spec.rounding import Rounding
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
-STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WIDE, LONG, DIVIDE, THRESHOLDS64 = range(10)
+STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WORDS = range(7)
+WIDE, LONG, DIVIDE, THRESHOLDS64 = range(7, 11)
 # multipliers: or thresholds, or ratios; count: thresholds of a channel
 FIELDS = ("multipliers", "shifts", "channels", "count", "zero", "low", "high")
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
@@ -92,10 +94,29 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     form = _form(factors, ends, zero)
     if form is None:
         return _stepwise(ratios, ends, attributes, where)
+    words = in_words(interval, attributes) if form == LONG else None
+    if words is not None:
+        return words
     width = np.int64 if form in (WIDE, LONG) else np.int32
     multipliers = None if form == SHIFT else Data(np.array([m for m, _ in factors], width))
     shifts = Data(np.array([s for _, s in factors], np.uint8))
     return _struct(form, attributes["dtype"], multipliers, shifts, len(ratios), 0, zero, low, high)
+
+
+def in_words(interval: Interval, attributes: Any) -> Struct | None:
+    """Sums of 32 bits by multipliers of two words, and one shift (lowering/high.py); None where one
+    channel has no such multiplier, or a sum more bits."""
+    ratios: Sequence[Rounding] = attributes["ratios"]
+    zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
+    ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(len(ratios))
+    found = word_multipliers(ratios, ends, zero, low, high) if fits32(interval) else None
+    if found is None:
+        return None
+    shift, multipliers = found
+    lower = [(m + (1 << 31)) % (1 << 32) - (1 << 31) for m in multipliers]
+    words = [(least, (m - least) >> 32) for m, least in zip(multipliers, lower, strict=True)]
+    data = Data(np.array(words, np.int32).reshape(-1)), Data(np.array([shift], np.uint8))
+    return _struct(WORDS, attributes["dtype"], *data, len(ratios), 0, zero, low, high)
 
 
 def _exact(ratios: Sequence[Rounding]) -> TypeGuard[Sequence[Fraction]]:

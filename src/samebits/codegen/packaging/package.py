@@ -56,7 +56,8 @@ KERNELS = (
     *("rescale.c", "codes_x86.c", "codes16.c", "codes_avx2.c", "codes_neon.c", "conv_band.c"),
     *("conv_x86.c", "panel_vnni.c", "panel16.c", "panel_avx2.c", "panel_neon.c"),
     *("conv_panels.c", "lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
-    *("packed_mve.c", "packed_mve_depth.c", "packed_thumb.c", "packed_dsp.c", "packed.c"),
+    *("packed_mve.c", "packed_mve_depth.c", "packed_thumb.c", "packed_dsp.c"),
+    *("packed16_mve.c", "packed16_dsp.c", "packed16.c", "packed.c"),
     *("add.c", "sums_x86.c", "linear_sums.c", "gates.c", "elementwise.c", "products.c"),
     *("normalize.c", "scores.c", "resample.c", "trees.c", "turn.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
@@ -66,7 +67,7 @@ HEADERS = (
     *("samebits_integer.h", "samebits_vector.h", "samebits_io.h"),
 )
 LIBRARY = "samebits"  # the folder of the kernels
-MODEL_FILE = "model.onnx"
+MODEL_FILES = ("model.onnx", "model.tflite")  # of which one stands beside the sources
 PAGE = "report.html"  # for people, in a package that `ship` wrote; nothing is generated from it
 DEFAULT_SAMPLES, DEFAULT_CODES = 4, 1 << 16
 
@@ -88,7 +89,7 @@ class PackagedLayer:
 class PackageReport:
     """Memory that the package needs, in bytes, and the names that C text does not hold.
 
-    version: of samebits; it, model.onnx, prefix, cpu and package give the same files again
+    version: of samebits; it, the model file, prefix, cpu and package give the same files again
     package: whose layout the folder has. format: the version of its files, names and report
     weights, tables: constants in flash: what was learned, and transfer functions as tables; code is
     not counted. arena: activations and scratch memory of one instance, arena_bound: no plan needs
@@ -191,14 +192,14 @@ def package(
     """
     if target != "c":
         raise UnsupportedError(f"expected the target 'c', found {target!r}")
-    model = beside.get(MODEL_FILE)
-    sha256 = "" if model is None else hashlib.sha256(as_bytes(model)).hexdigest()
+    model = next((name for name in MODEL_FILES if name in beside), "")
+    sha256 = hashlib.sha256(as_bytes(beside[model])).hexdigest() if model else ""
     files, report = texts(
         graph,
         prefix=prefix,
         vectors=vectors,
         cpu=cpu,
-        sha256=sha256,
+        model=(model, sha256),
         project=project,
         contract=contract,
     )
@@ -233,11 +234,11 @@ def texts(
     prefix: str = "model",
     vectors: Sequence[Array] | None = None,
     cpu: str = "portable",
-    sha256: str = "",
+    model: tuple[str, str] = ("", ""),
     project: str = "make",
     contract: Contract = UNKNOWN,
 ) -> tuple[dict[str, str], PackageReport]:
-    """The files of a package by name, and its report. sha256: of the model file beside them.
+    """The files of a package by name, and its report. model: the file beside them, its SHA-256.
     project: whose layout they will have, for the report; contract: as `package` takes it."""
     prefix = checked_prefix(prefix)
     processor = find_cpu(cpu)
@@ -247,7 +248,7 @@ def texts(
     constants = Constants(prefix)
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
-    about = About(version(GENERATOR), kernel_symbol(processor), sha256, contract)
+    about = About(version(GENERATOR), kernel_symbol(processor), *model, contract)
     raw = raw_of(graph, contract)
     files = {
         f"{prefix}.h": header(

@@ -161,7 +161,7 @@ def check_same(folder: Path, found: Hashes, made: Hashes, writer: str) -> None:
         name for name in {*found, *made} if name not in made or found.get(name) != made[name]
     )
     if names:
-        lines = [f"{shown(name)}: not what {writer} writes for the model.onnx" for name in names]
+        lines = [f"{shown(name)}: not what {writer} writes for the model file" for name in names]
         raise refused(folder, lines)
 
 

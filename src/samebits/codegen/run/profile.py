@@ -85,11 +85,16 @@ def products(call: KernelCall) -> int:
     if "kernel_height" in f and "out_channels" in f:
         outputs = number("batch", "out_height", "out_width", "out_channels")
         taps = outputs * number("kernel_height", "kernel_width")
-        if call.function.startswith("depthwise8"):
+        if call.function.startswith("depthwise"):
             return taps
         return taps * number("channels") // (number("groups") if "groups" in f else 1)
     if call.parameters.type == "linear_sums":
         return number("rows", "depth", "outputs")
+    if call.parameters.type == "packed16":
+        window = f["window"]
+        assert isinstance(window, Struct)
+        found = products(replace(call, parameters=window))
+        return found if call.function.startswith("depthwise") else found // 2
     if call.parameters.type == "rolled":
         conv = f["conv"]
         assert isinstance(conv, Struct)

@@ -35,12 +35,6 @@ static void samebits_packed_repeat(int8_t *to, const int8_t *from, int32_t n, in
 }
 #endif
 
-/* Where weight i of a stream lies: words hold the first of their four bytes lowest. */
-SAMEBITS_INLINE int32_t samebits_byte_of(int32_t i) {
-    const uint16_t one = 1;
-    return *(const uint8_t *)&one ? i : i ^ 3;
-}
-
 /* A sum's code: codegen/lowering/high.py. */
 SAMEBITS_INLINE int8_t samebits_high(const samebits_packed *c, int32_t acc, int32_t m) {
     const int32_t v = (int32_t)samebits_floor64((int64_t)acc * m, c->upper);
@@ -94,15 +88,27 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
     }
 }
 
+/* n bytes of the code of the padding; width: bytes of a code. */
+SAMEBITS_INLINE void samebits_packed_pad(const samebits_packed *c, int8_t *to, int32_t n,
+                                         const int32_t width) {
+    if (width == 1) {
+        samebits_set(to, (int8_t)c->pad_code, n);
+    } else {
+        samebits_i16 *codes = (samebits_i16 *)(void *)to;
+        int32_t i;
+        for (i = 0; i < n / 2; i++) codes[i] = c->pad_code;
+    }
+}
+
 /* Row v of the padded image to its place in the band; line: bytes of a row there. Columns beside
  * the image hold the code of the padding from the beginning. */
-static void samebits_packed_row(const samebits_packed *c, const int8_t *image, int32_t v,
-                              int32_t line, int8_t *band) {
+SAMEBITS_INLINE void samebits_packed_row(const samebits_packed *c, const int8_t *image, int32_t v,
+                                         int32_t line, int8_t *band, const int32_t width) {
     const int32_t y = v - c->pad_top, row = c->width * c->channels;
     const int32_t before = c->pad_left * c->channels, n = SAMEBITS_MIN(row, line - before);
     int8_t *to = band + v % c->rows * line;
     if (y < 0 || y >= c->height) {
-        samebits_set(to, (int8_t)c->pad_code, line);
+        samebits_packed_pad(c, to, line, width);
         return;
     }
     samebits_packed_repeat(to + before, image + y * (row / c->repeat), n / c->repeat, c->repeat);
@@ -144,7 +150,10 @@ static void samebits_packed_gather(const samebits_packed *c, const int8_t *from,
     }
 }
 
-void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch) {
+/* Windows of codes of `width` bytes, which `channels` and `step` count. c16: of 16-bit codes. */
+SAMEBITS_INLINE void samebits_packed_conv(const samebits_packed *c, const samebits_packed16 *c16,
+                                          const void *x, void *out, void *scratch,
+                                          const int32_t width) {
     const int32_t columns =
         (c->out_width - 1) * c->stride_x + (c->kernel_width - 1) * c->dilation_x + 1;
     const int32_t line = (c->banded ? columns : c->width) * c->channels;
@@ -152,21 +161,20 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
     const int32_t depth = c->channels / c->groups;
     const int32_t taps = c->kernel_height * c->kernel_width * depth;
     int8_t *runs = (int8_t *)scratch + c->wide, *band = runs + c->tile * codes;
-    int8_t *to = (int8_t *)out;
+    int32_t n, oy, ox, p, group, to = 0;
     samebits_packed part = *c; /* one group at a time */
-    int32_t n, oy, ox, p, group;
     part.out_channels = (int16_t)(c->out_channels / c->groups);
     for (p = 0; p < c->tile; p++) { /* what no code is written to meets weights of 0 */
         samebits_set(runs + p * codes + taps, 0, codes - taps);
     }
-    if (c->banded) samebits_set(band, (int8_t)c->pad_code, c->rows * line);
+    if (c->banded) samebits_packed_pad(c, band, c->rows * line, width);
     for (n = 0; n < c->batch; n++) {
         const int8_t *image = (const int8_t *)x + n * c->height * c->width * c->channels;
         int32_t next = 0;
         for (oy = 0; oy < c->out_height; oy++) {
             const int32_t top = oy * c->stride_y;
             for (next = SAMEBITS_MAX(next, top); c->banded && next < top + c->rows; next++) {
-                samebits_packed_row(c, image, next, line, band);
+                samebits_packed_row(c, image, next, line, band, width);
             }
             for (ox = 0; ox < c->out_width; ox += c->tile, to += p * c->out_channels) {
                 const int8_t *from = c->banded ? band : image + top * line;
@@ -175,13 +183,43 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
                 part.stream = c->stream;
                 for (group = 0; group < c->groups; group++, part.stream += c->part) {
                     const int8_t *first = from + ox * pixel + group * depth;
-                    int8_t *codes_out = to + group * part.out_channels;
+                    const int32_t channel = group * part.out_channels;
                     samebits_packed_gather(c, first, slot, line, p, runs);
-                    samebits_packed_dots(&part, runs, p, codes_out, c->out_channels, scratch);
+                    if (width == 1) {
+                        samebits_packed_dots(&part, runs, p, (int8_t *)out + to + channel,
+                                             c->out_channels, scratch);
+                    } else {
+                        samebits_packed_dots16(c16, &part, (const int16_t *)(void *)runs, p,
+                                               channel, out, to + channel, (int32_t *)scratch);
+                    }
                 }
             }
         }
     }
+}
+
+void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *out, void *scratch) {
+    samebits_packed_conv(c, 0, x, out, scratch, 1);
+}
+
+/* Codes of 16 bits, windows of one pixel of a row, x as it is or one pixel of it padded. */
+void samebits_run_linear16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                  void *scratch) {
+    const samebits_packed *w = &c->window;
+    const int8_t *runs = (const int8_t *)x;
+    if (w->tile) {
+        int8_t *run = (int8_t *)scratch + w->wide;
+        samebits_move_bytes(run, runs, w->channels);
+        samebits_set(run + w->channels, 0, w->steps * w->step - w->channels);
+        runs = run;
+    }
+    samebits_packed_dots16(c, w, (const int16_t *)(const void *)runs, w->out_width, 0, out, 0,
+                           (int32_t *)scratch);
+}
+
+void samebits_run_conv16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                void *scratch) {
+    samebits_packed_conv(&c->window, c, x, out, scratch, 2);
 }
 
 #ifdef SAMEBITS_PACKED_WORDS
@@ -266,9 +304,41 @@ void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, voi
         for (oy = 0; oy < c->out_height; oy++, to += c->out_width * c->channels) {
             const int32_t top = oy * c->stride_y;
             for (next = SAMEBITS_MAX(next, top); next < top + c->rows; next++) {
-                samebits_packed_row(c, image, next, line, band);
+                samebits_packed_row(c, image, next, line, band, 1);
             }
             samebits_packed_depth(c, band, top, line, to, taps);
+        }
+    }
+}
+
+/* Codes of 16 bits: one input and one output channel a group. A row of outputs from the band;
+ * weights are pairs of 16 bits, [block of 8 channels][tap][8]. */
+void samebits_run_depthwise16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                     void *scratch) {
+    const samebits_packed *w = &c->window;
+    const int32_t columns =
+        (w->out_width - 1) * w->stride_x + (w->kernel_width - 1) * w->dilation_x + 1;
+    const int32_t line = columns * w->channels;
+    const int8_t *image = (const int8_t *)x;
+    int32_t *taps = (int32_t *)scratch;
+    int8_t *band = (int8_t *)(taps + w->steps);
+    int32_t n, oy, p, q, to = 0;
+    samebits_packed_pad(w, band, w->rows * line, 2);
+    for (n = 0; n < w->batch; n++, image += w->height * w->width * w->channels) {
+        int32_t next = 0;
+        for (oy = 0; oy < w->out_height; oy++, to += w->out_width * w->out_channels) {
+            const int32_t top = oy * w->stride_y;
+            int32_t *tap = taps;
+            for (next = SAMEBITS_MAX(next, top); next < top + w->rows; next++) {
+                samebits_packed_row(w, image, next, line, band, 2);
+            }
+            for (p = 0; p < w->kernel_height; p++) {
+                const int32_t row = (top + p * w->dilation_y) % w->rows * line;
+                for (q = 0; q < w->kernel_width; q++) {
+                    *tap++ = row + q * w->dilation_x * w->channels;
+                }
+            }
+            samebits_depth16(c, band, taps, out, to);
         }
     }
 }

@@ -170,6 +170,15 @@ SAMEBITS_INLINE int32_t samebits_tied(int32_t acc, const int64_t *m, int32_t s, 
     return (int32_t)samebits_clamp64(v + zero, low, high);
 }
 
+/* The upper word of acc * (m[1] * 2**32 + m[0]) / 2**s, rounded half up. */
+SAMEBITS_INLINE int32_t samebits_by_words(int32_t acc, const int32_t *m, int32_t s, int32_t zero,
+                                          int32_t low, int32_t high) {
+    const int64_t lower = samebits_floor64((int64_t)acc * m[0], 32);
+    const int32_t upper = (int32_t)samebits_floor64((int64_t)acc * m[1] + lower, 32);
+    const int32_t code = samebits_floor32(upper + (int32_t)((uint32_t)1 << (s - 1)), s) + zero;
+    return samebits_clamp32(code, low, high);
+}
+
 static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
     const int32_t *m = (const int32_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -223,6 +232,11 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
             const int32_t c = (channel + i) * step;
             acc[i] = samebits_tied(acc[i], (const int64_t *)r->multipliers + 3 * c, s[c], zero, low,
                                    high);
+        }
+        break;
+    case SAMEBITS_WORDS:
+        for (i = 0; i < n; i++) {
+            acc[i] = samebits_by_words(acc[i], m + 2 * (channel + i) * step, s[0], zero, low, high);
         }
         break;
     default: /* SAMEBITS_THRESHOLDS32 */

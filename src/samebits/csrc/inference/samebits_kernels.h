@@ -27,10 +27,11 @@ extern "C" {
 #define SAMEBITS_PRODUCT 3      /* acc * m >> s, 32 by 32 to 64 bits, int32_t m */
 #define SAMEBITS_TIES 4         /* the same, and ties of acc * p / q; int64_t m, p, q a channel */
 #define SAMEBITS_THRESHOLDS32 5 /* low + how many of `count` ascending int32_t are <= acc */
-#define SAMEBITS_WIDE 6         /* acc * m >> s in 64 bits, int64_t m */
-#define SAMEBITS_LONG 7         /* acc * m >> s in 128 bits, int64_t m */
-#define SAMEBITS_DIVIDE 8       /* acc * p / q in 64 bits, int64_t p, q for every channel */
-#define SAMEBITS_THRESHOLDS64 9 /* thresholds of int64_t */
+#define SAMEBITS_WORDS 6        /* acc * m >> 64 + s, half up; two words a channel, one s */
+#define SAMEBITS_WIDE 7         /* acc * m >> s in 64 bits, int64_t m */
+#define SAMEBITS_LONG 8         /* acc * m >> s in 128 bits, int64_t m */
+#define SAMEBITS_DIVIDE 9       /* acc * p / q in 64 bits, int64_t p, q for every channel */
+#define SAMEBITS_THRESHOLDS64 10 /* thresholds of int64_t */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
@@ -107,6 +108,16 @@ typedef struct {
     uint8_t long_sums; /* two lanes: sums of the first need more than 24 bits */
     uint8_t lanes, step, upper, shift;
 } samebits_packed;
+
+/* The same of int16 codes and int8 weights, sums of 32 bits. In `window`, channels and step count
+ * bytes, two a code; its stream holds weights alone: two lanes tap by tap, of more lanes as above.
+ * bias: one a channel, and so the multipliers. fast: the form is SAMEBITS_WORDS to all of int16. */
+typedef struct {
+    samebits_packed window;
+    const int32_t *bias;
+    samebits_rescale rescale;
+    uint8_t fast;
+} samebits_packed16;
 
 #define SAMEBITS_MAX_RANK 8
 
@@ -336,6 +347,12 @@ void samebits_run_conv8_packed(const samebits_packed *c, const void *x, void *ou
 void samebits_run_linear8_packed(const samebits_packed *c, const void *x, void *out, void *scratch);
 void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, void *out,
                                     void *scratch);
+void samebits_run_conv16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                void *scratch);
+void samebits_run_linear16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                  void *scratch);
+void samebits_run_depthwise16_packed(const samebits_packed16 *c, const void *x, void *out,
+                                     void *scratch);
 void samebits_run_conv16(const samebits_conv *c, const void *x, void *out, void *scratch);
 void samebits_run_conv_any(const samebits_conv_any *c, const void *x, const void *w, const void *b,
                            void *out);

@@ -54,6 +54,7 @@ PER_ELEMENT = {
     "tanh": 12,
     "tanh_": 12,
     "bernoulli_": 6,
+    "dropout": 8,
     "max_pool2d_with_indices": 10,
 }
 # Operators that give less than they read, or write less than their result.
@@ -83,14 +84,21 @@ class OperationCounter(TorchDispatchMode):
         name = func._overloadpacket.__name__
         if not (func.is_view or name in EMPTY):
             packet = func._overloadpacket
-            count = _operations(packet, name, args, kwargs, result)
+            count = operations(packet, args, kwargs, result)
             self.operations += count
-            self.products += count if packet in _OWN or packet in flop_registry else 0
+            self.products += count if multiplies(packet) else 0
             self.calls += 1
         return result
 
 
-def _operations(packet: Any, name: str, args: Any, kwargs: Any, result: Any) -> int:
+def multiplies(packet: Any) -> bool:
+    """Whether an operator's count is one of products."""
+    return packet in _OWN or packet in flop_registry
+
+
+def operations(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Count the operations of one call of an ATen operator."""
+    name = packet.__name__
     formula = _OWN.get(packet)
     if formula is not None:
         return formula(args, result)

@@ -15,7 +15,7 @@ from samebits.ir import Graph
 from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
 from samebits.model import Model
 from samebits.quantization.causes import TensorLoss, causes
-from samebits.reports.html import Figures, Section
+from samebits.reports.html import Figures, Paragraph, Section
 from samebits.reports.meaning import contract_section
 from samebits.reports.page.arena import arena_section
 from samebits.reports.page.graph import graph_section
@@ -82,9 +82,11 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     )
     place = facts.saved or model.source
     cost = [block for part in facts.cost for block in part.blocks]
+    meaning = None if model.lite is None else model.lite.meaning
+    stated = [] if meaning is None else [Paragraph(f"Read in the meaning {meaning}.")]
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
     found: list[Section | None] = [
-        Section(verdict.title, [verdict.blocks[0], figures, *verdict.blocks[1:]]),
+        Section(verdict.title, [verdict.blocks[0], figures, *stated, *verdict.blocks[1:]]),
         contract_section(model.meaning),
         *facts.made,
         *run_sections(facts.run),

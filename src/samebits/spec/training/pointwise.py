@@ -288,12 +288,18 @@ def dropout_backward(g: Array, factors: Tensor) -> Array:
     return wide(acc, g.shape, plus(g.exponent, factors[1]))
 
 
-def embedding(index: Array, weight: Parameter) -> Array:
-    """Rows of W. Section 5. The codes of `index` are row numbers."""
+def embedding(index: Array, weight: Parameter, by_rows: bool) -> Array:
+    """Rows of W, with exponents of their own in evaluation. Sections 5 and 12.6.
+
+    The codes of `index` are row numbers.
+    """
     size = weight.shape[1]
     codes = [weight.codes[i * size + d] for i in index.codes for d in range(size)]
     vectors = [i for i in index.codes for _ in range(size)]
-    return Array(codes, (*index.shape, size), by_output(weight, vectors), weight.widths[0])
+    own = by_output(weight, vectors)
+    if by_rows and isinstance(own, int):
+        own = (own,) * len(codes)
+    return Array(codes, (*index.shape, size), own, weight.widths[0])
 
 
 def embedding_weight_gradient(g: Array, index: Array, weight: Parameter) -> Array:

@@ -344,7 +344,7 @@ def forward(
                     drop = attention.dropout_wide if is_wide(*x) else pointwise.dropout
                     y = drop(x[0], saved)
             case "embedding":
-                y = pointwise.embedding(x[0], needed(weight))
+                y = pointwise.embedding(x[0], needed(weight), not training)
             case "lstm" | "gru" | "rnn":
                 find, drawn = parameters_of(node, parameters), words_of(node, words, training)
                 y, after, saved = recurrent.stack(node.op, x, a, find, drawn)

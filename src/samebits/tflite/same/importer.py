@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from samebits.errors import InputError, UnsupportedError, listed
-from samebits.excerpt import unknown_tensor
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.lowering.lower import narrow_accumulators
 from samebits.ir.rewrite import remove_dead
 from samebits.spec.rounding import Doubled
 from samebits.tflite.file import File
+from samebits.tflite.part import needed
 from samebits.tflite.same.node import SameNode, quantization_of
 from samebits.tflite.same.rules import RULES
-from samebits.tflite.same.versions import NEWEST, runtime_named
+from samebits.tflite.same.versions import Runtime
 
 SUMS = 1 << 31  # which the kernels' sums stay below
 
 
-def import_same(
-    file: File, source: str, runtime: str = NEWEST, end_at: Sequence[str] = ()
-) -> Graph:
+def import_same(file: File, source: str, runtime: Runtime) -> Graph:
     """The integer graph of the first subgraph, whose codes are those of a runtime in every tensor.
 
-    source: what messages call the file. runtime: a name of `versions.RUNTIMES`. end_at: names of
-    the tensors that are the outputs; (): those of the file.
+    source: what messages call the file.
 
-    Raises InputError for a file that contradicts itself and for names that are none,
-    UnsupportedError with every operator whose bits are not known here.
+    Raises InputError for a file that contradicts itself, UnsupportedError with every operator whose
+    bits are not known here.
     """
     try:
-        return _Importer(file, runtime, end_at).run()
+        return _Importer(file, runtime).run()
     except (InputError, UnsupportedError) as error:
         raise type(error)(f"{source}: {error}") from None
 
 
 class _Importer:
-    def __init__(self, file: File, runtime: str, end_at: Sequence[str]) -> None:
+    def __init__(self, file: File, runtime: Runtime) -> None:
         self.graph = file.subgraphs[0]
-        self.runtime = runtime_named(runtime)
-        names = {tensor.name: index for index, tensor in enumerate(self.graph.tensors)}
-        for name in end_at:
-            if name not in names:
-                raise InputError(unknown_tensor("--end-at", name, names))
-        self.outputs = tuple(names[name] for name in end_at) or self.graph.outputs
+        self.runtime = runtime
+        self.outputs = self.graph.outputs
         self.builder = GraphBuilder(self.graph.name or "model")
         self.values: dict[int, str] = {}
         self.problems: list[str] = []
@@ -60,7 +51,7 @@ class _Importer:
             name = tensor.name or f"input{number}"
             self.values[number] = self.builder.input(name, tensor.dtype, tensor.shape, found)
         failed: set[int] = set()
-        for position in self._needed():
+        for position in needed(graph):
             if failed.isdisjoint(graph.operators[position].inputs):
                 failed.update(self._operator(position))
             else:
@@ -68,20 +59,10 @@ class _Importer:
         if self.problems:
             raise UnsupportedError(
                 f"expected operators whose bits are those of {self.runtime.name}, found "
-                f"{len(self.problems)} that are not; end before them, or take the meaning "
-                f"'exact':\n{listed(self.problems)}"
+                f"{len(self.problems)} that are not; end before them (--end-at), or give --meaning "
+                f"exact:\n{listed(self.problems)}"
             )
         return self._finished()
-
-    def _needed(self) -> list[int]:
-        """The operators that an output depends on, by their positions."""
-        wanted, found = set(self.outputs), []
-        for position in reversed(range(len(self.graph.operators))):
-            operator = self.graph.operators[position]
-            if not wanted.isdisjoint(operator.outputs):
-                found.append(position)
-                wanted.update(operator.inputs)
-        return found[::-1]
 
     def _operator(self, position: int) -> tuple[int, ...]:
         """Translate one operator; the tensors that it would write, where it is not taken."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samebits.errors import InputError
-
 
 @dataclass(frozen=True)
 class Runtime:
@@ -38,10 +36,3 @@ RUNTIMES: Mapping[str, Runtime] = {
     )
 }
 NEWEST = "tflm-2026-10"
-
-
-def runtime_named(name: str) -> Runtime:
-    """The runtime of a name; InputError for a name that is none."""
-    if name not in RUNTIMES:
-        raise InputError(f"expected a runtime of {', '.join(RUNTIMES)}, found {name!r}")
-    return RUNTIMES[name]

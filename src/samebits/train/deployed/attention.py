@@ -221,7 +221,7 @@ def entry(site: None, parameter: Weight) -> Part:
     return rows.scale(codes, (exponent - one).clamp(max=0)).to(torch.int8), one
 
 
-def embedding(site: None, index: Tensor, weight: Weight, padding: int | None) -> Part:
+def embedding(site: None, index: Tensor, weight: Weight, *options: object) -> Part:
     """Rows of the codes of a parameter."""
     codes, exponent = entry(None, weight)
     return codes[index], exponent

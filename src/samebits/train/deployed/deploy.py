@@ -1,7 +1,7 @@
 """Deployed arithmetic (docs/spec/training.md section 11): exponents frozen from calibration data.
 
-In training every tensor's exponent follows from its own batch. `calibrate` fixes them; `deployed`
-runs the same layers with them, so an image's logits no longer depend on the images beside it.
+In training every tensor's exponent follows from its own batch, in evaluation from its own sample.
+`calibrate` fixes them; `deployed` runs the same layers with them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue
 
-CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 64
+CALIBRATION_SAMPLES = 256
+TENTHS = 9  # of the samples, which a frozen exponent of 8 bits serves without saturation
 EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
@@ -138,41 +139,48 @@ class Deployed:
 
 
 def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
-    """The frozen exponents of a model from batches of real images (training.md 11).
+    """The frozen exponents of a model from batches of real samples, of one each (training.md 11).
 
-    That of a site is the largest that evaluation chose there over the batches; tensors that are all
-    zeros do not count. Leaves the model in evaluation mode. Raises UnsupportedError for a model
-    that cannot be deployed (all its operations without a deployed form are listed).
+    Of the exponents that the batches choose at a site nine tenths are no larger than the frozen
+    one. Tensors that are all zeros do not count. Leaves the model in evaluation mode. Raises
+    UnsupportedError for a model that cannot be deployed (all its operations without a deployed form
+    are listed).
     """
     model.eval()
     names: list[str] | None = None
-    largest: list[int | None] = []
+    chosen: list[list[int]] = []
     for batch in batches:
         found = _chosen(model, batch)
         if names is None:
-            names, largest = [name for name, _ in found], [None] * len(found)
+            names, chosen = [name for name, _ in found], [[] for _ in found]
         if names != [name for name, _ in found]:
             raise UnsupportedError(
                 "expected a forward() that runs the same operations for every batch, found "
                 f"{len(found)} rounding sites after {len(names)}; a model whose computation "
                 "depends on its data cannot be deployed"
             )
-        for index, (_, exponent) in enumerate(found):
-            known = largest[index]
-            if exponent is not None:
-                largest[index] = exponent if known is None else max(known, exponent)
+        for known, (_, exponent) in zip(chosen, found, strict=True):
+            known += [] if exponent is None else [exponent]
     if names is None:
         raise ValueError("expected at least one batch to calibrate with, found none")
-    sites = []
-    for name, exponent in zip(names, largest, strict=True):
-        if exponent is not None and abs(exponent) > EXPONENT_LIMIT:
-            raise UnsupportedError(
-                f"{name}: expected a frozen exponent in [-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], "
-                f"found {exponent}: its values are too large or too small to be deployed; scale "
-                "the input or add a normalisation"
-            )
-        sites.append(FrozenSite(name, ZERO_EXPONENT if exponent is None else exponent))
-    return Exponents(tuple(sites))
+    return Exponents(tuple(map(_frozen, names, chosen)))
+
+
+def _frozen(name: str, chosen: Sequence[int]) -> FrozenSite:
+    """The site of a name, from the exponents that batches chose there.
+
+    Raises UnsupportedError where the frozen one is out of range.
+    """
+    if not chosen:
+        return FrozenSite(name, ZERO_EXPONENT)
+    exponent = sorted(chosen)[-(-len(chosen) * TENTHS // 10) - 1]
+    if abs(exponent) > EXPONENT_LIMIT:
+        raise UnsupportedError(
+            f"{name}: expected a frozen exponent in [-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], "
+            f"found {exponent}: its values are too large or too small to be deployed; scale "
+            "the input or add a normalisation"
+        )
+    return FrozenSite(name, exponent)
 
 
 def deployed(model: nn.Module, exponents: Exponents) -> Deployed:

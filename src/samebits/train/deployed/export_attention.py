@@ -109,7 +109,7 @@ def _embedding(
     inputs: Inputs,
     index: Tensor,
     weight: Weight,
-    padding: int | None,
+    *options: object,
 ) -> str:
     table, exponent = BFPValue(*entry(None, weight)).whole()
     name = nodes.constant(f"{path}.weight", table.cpu().contiguous().numpy(), [exponent])

@@ -22,7 +22,7 @@ from samebits.train.layers.elementwise import (
     StochasticDepth,
     set_step,
 )
-from samebits.train.layers.normalization import BatchNorm, GroupNorm, LayerNorm
+from samebits.train.layers.normalization import BatchNorm, GroupNorm, LayerNorm, wide_buffers
 from samebits.train.layers.pooling import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -89,4 +89,5 @@ __all__ = [
     "holding",
     "load_state",
     "set_step",
+    "wide_buffers",
 ]

@@ -138,7 +138,7 @@ class Embedding(Layer):
         self.padding_idx = padding
 
     def forward(self, x: Tensor) -> BFPTensor:
-        return embedding(x, self.weight, self.padding_idx)
+        return embedding(x, self.weight, self.padding_idx, not self.training)
 
 
 class EmbeddingBag(Layer):
@@ -164,4 +164,4 @@ class EmbeddingBag(Layer):
                     "expected no per_sample_weights, found some; multiply the rows of an Embedding "
                     "by them, and sum the products"
                 )
-            return embedding_bag(input, self.weight, self.mode, offsets)
+            return embedding_bag(input, self.weight, self.mode, offsets, not self.training)

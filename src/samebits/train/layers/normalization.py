@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from samebits.train.layers.base import Layer
 from samebits.train.operations import normalization
@@ -45,6 +45,14 @@ class BatchNorm(Layer):
         if x.dim() == 3:
             return over_lines(x, lambda image: normalization.batch_norm(image, *tensors, *options))
         return normalization.batch_norm(x, *tensors, *options)
+
+
+def wide_buffers(module: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of a module's own buffers, real ones in binary64."""
+    return {
+        key: b if b is None else (b.double() if b.is_floating_point() else b).clone()
+        for key, b in module._buffers.items()
+    }
 
 
 class LayerNorm(Layer):

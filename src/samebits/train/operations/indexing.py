@@ -138,6 +138,26 @@ def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
     return reshape(y, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
+def gather(x: BFPTensor, dim: int, index: Tensor, sparse_grad: bool = False) -> BFPTensor:
+    """torch.gather: of every place of `index` the element of x at that place, along `dim` at the
+    integer there. Elements of x in one row (12.1). Raises UnsupportedError for others.
+    """
+    x = as_bfp(x, "gather")
+    axis = dim % x.dim()
+    sizes = [n for at, n in enumerate(x.shape) if at != axis]
+    asked = [n for at, n in enumerate(index.shape) if at != axis]
+    fits = index.dim() == x.dim() and all(a <= n for a, n in zip(asked, sizes, strict=True))
+    inside = index.numel() and int(index.min()) >= 0 and int(index.max()) < x.shape[axis]
+    if index.dtype not in INTEGERS or not fits or not inside:
+        raise UnsupportedError(
+            f"gather: expected integers in [0, {x.shape[axis] - 1}] for places of "
+            f"{tuple(x.shape)}, found {index.dtype} {tuple(index.shape)}"
+        )
+    places = torch.arange(x.numel(), device=index.device).view(x.shape)
+    own = places[tuple(slice(n) if at != axis else slice(None) for at, n in enumerate(index.shape))]
+    return selected(reshape(x, (-1,)), 0, own.gather(axis, index.long()))
+
+
 def _permuted(x: BFPValue, order: tuple[int, ...]) -> BFPValue:
     """x with its axes in another order; the gradient's axes go back."""
     return x.moved(lambda codes: codes.permute(order))
@@ -331,6 +351,8 @@ FUNCTIONS.update(
         torch.stack: stack,
         torch.Tensor.contiguous: lambda x: x,
         torch.Tensor.__getitem__: indexed,
+        torch.gather: gather,
+        torch.Tensor.gather: gather,
         torch.permute: permute,
         torch.Tensor.permute: permute,
         **dict.fromkeys(

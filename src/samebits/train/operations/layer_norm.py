@@ -180,7 +180,8 @@ def _parameter_gradients(
 def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPValue:
     """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
     acc, exponent = values
-    own = torch.as_tensor(exponent, device=acc.device).expand(*acc.shape[:-1], -1)
+    own = torch.as_tensor(exponent, device=acc.device)
+    own = own.expand(*acc.shape[:-1], -1 if own.dim() else 1)
     return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
 
 

@@ -31,8 +31,10 @@ from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
 from samebits.train.deferred import defer
 from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.pointwise import over_lines
 from samebits.train.shifts import ChannelPeaks, rounded
-from samebits.train.tensor import BFPParameter, BFPTensor
+from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight, bfp32
 
 MAX_BATCH_ELEMENTS = 1 << 24
@@ -299,3 +301,35 @@ def batch_norm(
             f"batch norm: expected 2 to {MAX_BATCH_ELEMENTS} values per channel, found {n}"
         )
     return BATCH_NORM(x, gamma, beta, running_mean, running_var, training, momentum, eps, peaks)
+
+
+def _batch_norm(
+    input: BFPTensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: BFPParameter | None = None,
+    bias: BFPParameter | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> BFPTensor:
+    """torch.nn.functional.batch_norm in a subclass of BatchNorm, whose parameters and buffers
+    `convert` has made those of training. Raises UnsupportedError for others."""
+    own = [p for p in (weight, bias) if isinstance(p, BFPParameter)]
+    running = [b for b in (running_mean, running_var) if b is not None and b.dtype == torch.float64]
+    if len(own) < 2 or len(running) < 2 or not isinstance(momentum, int | float):
+        raise UnsupportedError(
+            "batch_norm: expected weight, bias and running statistics of a subclass of "
+            "torch.nn.BatchNorm that convert has taken, and a momentum, found others; write the "
+            "module as such a subclass, with affine=True and track_running_stats=True"
+        )
+    (gamma, beta), (mean, var) = own, running
+
+    def compute(x: BFPTensor) -> BFPTensor:
+        return batch_norm(x, gamma, beta, mean, var, training, momentum, eps)
+
+    x = as_bfp8(input, "batch_norm")
+    return over_lines(x, compute) if x.dim() == 3 else compute(x)
+
+
+FUNCTIONS[torch.nn.functional.batch_norm] = _batch_norm

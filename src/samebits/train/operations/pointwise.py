@@ -72,9 +72,10 @@ def _concatenated(tensors: Sequence[BFPValue], dim: int, bits: int) -> BFPValue:
 def concat(tensors: Sequence[Any], dim: int = 0) -> BFPTensor:
     """Concatenation at the largest exponent of the inputs that are not all zeros, as bfp8.
 
-    Some of them may be float tensors, constants.
+    Some of them may be float tensors, constants. As in torch, those of shape [0] are left out.
     """
-    return CONCAT(dim, *(as_bfp8(t, "concat") for t in constants(tensors, "concat")))
+    given = [t for t in tensors if not isinstance(t, Tensor) or t.shape != (0,)]
+    return CONCAT(dim, *(as_bfp8(t, "concat") for t in constants(given, "concat")))
 
 
 def _reshaped(x: BFPValue, shape: tuple[int, ...]) -> BFPValue:
@@ -178,9 +179,10 @@ def dropout(x: BFPTensor, p: float, mask: Mask, count: int | None = None) -> BFP
 
 
 def _embedding_rows(
-    index: Tensor, weight: Weight, padding: int | None
+    index: Tensor, weight: Weight, padding: int | None, by_rows: bool
 ) -> tuple[BFPValue, tuple[Tensor]]:
-    """Rows of W; the gradient of a row is the sum over its uses."""
+    """Rows of W, each with an exponent where W has them or by_rows says so; the gradient of a row
+    is the sum over its uses."""
     index = index.long()
     if not kernels.of(index).are_below(index, weight.shape[0]):
         raise UnsupportedError(
@@ -188,12 +190,14 @@ def _embedding_rows(
             f"found {int(index.min())} to {int(index.max())}"
         )
     codes, exponent = weight.parts[0]
-    own = exponent if isinstance(exponent, int) else exponent[index]
-    return BFPValue(codes[index], own, weight.widths.values), (index,)
+    part = codes[index], exponent if isinstance(exponent, int) else exponent[index]
+    if by_rows:
+        part = rows.in_rows(*part)
+    return BFPValue(*part, weight.widths.values), (index,)
 
 
 def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPValue]:
-    _, weight, padding = call.arguments
+    _, weight, padding, _ = call.arguments
     (index,) = call.saved
     g, exponent = grad.resolved()
     addends = g.long()
@@ -209,14 +213,17 @@ def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPV
 EMBEDDING = TrainingOperation("Embedding", _embedding_rows, _embedding_gradient, saves=True)
 
 
-def embedding(index: Tensor, weight: BFPParameter, padding: int | None = None) -> BFPTensor:
+def embedding(
+    index: Tensor, weight: BFPParameter, padding: int | None = None, by_rows: bool = False
+) -> BFPTensor:
     """Rows of W [count, d] at integer indices [...] -> [..., d]; row `padding` has no gradient.
 
-    Raises UnsupportedError for indices that are no integers or no rows.
+    by_rows: every row has an exponent of its own, also where W has one. Raises UnsupportedError for
+    indices that are no integers or no rows.
     """
     if index.dtype not in (torch.int64, torch.int32):
         raise UnsupportedError(f"embedding: expected integer indices, found {index.dtype}")
-    return EMBEDDING(index, weight, padding)
+    return EMBEDDING(index, weight, padding, by_rows)
 
 
 FUNCTIONS.update(

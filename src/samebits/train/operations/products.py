@@ -17,16 +17,15 @@ from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, req
 
 
 def check_kind(x: BFPValue, weight: Weight) -> None:
-    """Refuse an input with exponents by rows for a weight that has one, and the reverse.
+    """Refuse an input with one exponent for a weight whose rows have their own.
 
-    Else a row's result would depend on the others of its batch, or the choice of the model be lost,
-    without a word. Raises UnsupportedError.
+    Else a row's result would depend on the others of its batch without a word. The reverse is how
+    a model with one exponent a weight is evaluated (training.md 12.6). Raises UnsupportedError.
     """
-    kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (weight, x)]
-    if kinds[0] != kinds[1]:
+    if weight.by_rows and not x.by_rows:
         raise UnsupportedError(
-            f"expected an input with {kinds[0]}, as the weight has, found {kinds[1]}: quantize the "
-            "model's input with samebits.train.model_input(model, x)"
+            "expected an input with exponents by rows, as the weight has, found one exponent: "
+            "quantize the model's input with samebits.train.model_input(model, x)"
         )
 
 

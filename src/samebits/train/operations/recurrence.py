@@ -28,7 +28,7 @@ from samebits.kernels.protocol import (
     CellStates,
     Part,
 )
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, in_rows
 from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
@@ -144,7 +144,7 @@ def layer(
 
     Parameters as in torch.nn.LSTM, GRU and RNN. `reverse` takes the last step first; state: before
     it, of an LSTM h and c. Raises UnsupportedError for an empty sequence, other shapes, more than
-    2**14 units, or a state with exponents by rows where x has one, or the reverse.
+    2**14 units, or a state with exponents by rows where x has one.
     """
     what, features, hidden = operation.name.upper(), weight_ih.shape[1], weight_hh.shape[1]
     if x.dim() != 3 or x.shape[2] != features or x.numel() == 0:
@@ -155,11 +155,10 @@ def layer(
     if hidden > MAX_HIDDEN:
         raise UnsupportedError(f"{what}: expected at most {MAX_HIDDEN} units, found {hidden}")
     for part in state:
-        if part.by_rows != x.by_rows:
-            kinds = ["exponents by rows" if t.by_rows else "one exponent" for t in (x, part)]
+        if part.by_rows and not x.by_rows:
             raise UnsupportedError(
-                f"{what}: expected initial states with {kinds[0]}, as the input has, found "
-                f"{kinds[1]}: quantize them with samebits.train.model_input(model, state)"
+                f"{what}: expected initial states with one exponent, as the input has, found "
+                "exponents by rows: quantize them with samebits.train.model_input(model, state)"
             )
     return operation(cell, x, weight_ih, weight_hh, bias_ih, bias_hh, reverse, *state)
 
@@ -208,8 +207,11 @@ def layer_of(
     if isinstance(exponent, Tensor) or isinstance(weight[1], Tensor):
         exponent = torch.as_tensor(exponent, device=codes.device).expand(acc.shape)
     biases = (None if b is None else b.state() for b in (bias_ih, bias_hh))
-    h = given[0].resolved() if given and cell.is_apart else None
-    state = requantized(*given[-1].resolved(), cell.bits) if given else None
+    parts = [part.resolved() for part in given]
+    if isinstance(exponent, Tensor):
+        parts = [in_rows(*part) for part in parts]
+    h = parts[0] if parts and cell.is_apart else None
+    state = requantized(*parts[-1], cell.bits) if parts else None
     lookup = tables(str(codes.device))
     return CellLayer(cell.kind, (acc, exponent), weight, (*biases,), h, state, reverse, lookup)  # type: ignore[arg-type]
 

@@ -16,6 +16,7 @@ from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import embedding, reshape
 from samebits.train.operations.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.value import BFPValue
 
 
 def mean(
@@ -75,12 +76,18 @@ def _reduced(
 
 
 def _backward(x: BFPTensor, gradient: Tensor | None = None, **options: Any) -> None:
-    """torch.Tensor.backward with a gradient. Raises UnsupportedError without one: x is no loss."""
+    """torch.Tensor.backward: of one number, a loss, by the gradient 1 (training.md 6.7).
+
+    Raises UnsupportedError for a tensor of several numbers without a gradient.
+    """
     if gradient is None:
-        raise UnsupportedError(
-            f"backward: expected a loss, found a BFP tensor of shape {tuple(x.shape)}, which has "
-            "no gradient of its own; use mse_loss or another loss of torch.nn.functional"
-        )
+        if x.numel() != 1:
+            raise UnsupportedError(
+                f"backward: expected a loss, one number, found a BFP tensor of shape "
+                f"{tuple(x.shape)}; take its mean or sum, or a loss of torch.nn.functional"
+            )
+        one = torch.ones(x.shape, dtype=torch.int32, device=x.device)
+        gradient = BFPTensor.of(BFPValue(one, 0, bound=1))
     with torch._C.DisableTorchFunctionSubclass():
         torch.Tensor.backward(x, gradient, **options)  # type: ignore[no-untyped-call]
 
@@ -89,11 +96,16 @@ BAGS = ("sum", "mean", "max")
 
 
 def embedding_bag(
-    index: Tensor, weight: BFPParameter, mode: str = "mean", offsets: Tensor | None = None
+    index: Tensor,
+    weight: BFPParameter,
+    mode: str = "mean",
+    offsets: Tensor | None = None,
+    by_rows: bool = False,
 ) -> BFPTensor:
     """The sum, mean or maximum of rows of W over bags of one length: [bags, d], as bfp8.
 
-    index: [bags, length], or all bags in a row [n], which begin at `offsets`. Raises
+    index: [bags, length], or all bags in a row [n], which begin at `offsets`. by_rows: as
+    `embedding` has it. Raises
     UnsupportedError for other modes and shapes, and bags of several lengths.
     """
     if offsets is not None and index.dim() == 1 and len(offsets):
@@ -107,7 +119,7 @@ def embedding_bag(
             f"found {mode}, indices {tuple(index.shape)} and "
             f"{'no' if offsets is None else 'other'} offsets"
         )
-    rows = embedding(index, weight)
+    rows = embedding(index, weight, by_rows=by_rows)
     if mode != "max":
         return (total if mode == "sum" else mean)(rows, 1)
     bags, length, size = rows.shape

@@ -13,8 +13,7 @@ from samebits.data.tally import Metrics, Tally
 from samebits.errors import UnsupportedError
 from samebits.ir.fidelity import OutputFidelity, compared
 from samebits.train.deployed.deploy import (
-    CALIBRATION_BATCH,
-    CALIBRATION_IMAGES,
+    CALIBRATION_SAMPLES,
     Exponents,
     calibrate,
     deployed,
@@ -114,25 +113,23 @@ def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Class
     if isinstance(engine, Float32Engine):
         return engine, "float32"
     if exponents is None:
-        return engine, f"training (batch of {EVALUATION_BATCH})"
+        return engine, "training"
     return deployed(engine.model, exponents), "deployed"
 
 
 def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
-    """Frozen exponents from the first training images (training.md 11).
+    """Frozen exponents from samples all over the training set (training.md 11).
 
     None, and the reason said, where the model cannot be deployed.
     """
     if isinstance(engine, Float32Engine):
         return None
-    count = min(CALIBRATION_IMAGES, len(data.train_labels))
-    batches = [
-        torch.arange(start, min(start + CALIBRATION_BATCH, count), device="cpu")
-        for start in range(0, count, CALIBRATION_BATCH)
-    ]
+    total = len(data.train_labels)
+    count = min(CALIBRATION_SAMPLES, total)
+    samples = (torch.arange(count, device="cpu") * total // count).split(1)
     try:
-        exponents = calibrate(engine.model, (data.batch("train", batch) for batch in batches))
-        deployed(engine.model, exponents).codes(data.batch("train", batches[0]))  # fits 32 bits
+        exponents = calibrate(engine.model, (data.batch("train", sample) for sample in samples))
+        deployed(engine.model, exponents).codes(data.batch("train", samples[0]))  # fits 32 bits
     except UnsupportedError as error:
         say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
         return None
