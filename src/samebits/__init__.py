@@ -26,8 +26,6 @@ if TYPE_CHECKING:
         fit,
         inspect,
         load,
-        measure_device,
-        plan,
         quantize,
         report,
     )
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from samebits.firmware import concord, simulate
     from samebits.ledger import memory_limit
     from samebits.network import Network
+    from samebits.planning import measure_device, plan
     from samebits.recompute.capture.front import within
     from samebits.shipping import ship
 
@@ -51,15 +50,14 @@ _HOMES = {
     "concord": "samebits.firmware",
     "doctor": "samebits.checkup",
     "explain": "samebits.explanations",
+    "measure_device": "samebits.planning",
     "memory_limit": "samebits.ledger",
+    "plan": "samebits.planning",
     "ship": "samebits.shipping",
     "simulate": "samebits.firmware",
     "within": "samebits.recompute.capture.front",
     **dict.fromkeys(
-        (
-            *("audit", "convert", "evaluate", "fit", "inspect", "load"),
-            *("measure_device", "plan", "quantize", "report"),
-        ),
+        ("audit", "convert", "evaluate", "fit", "inspect", "load", "quantize", "report"),
         "samebits.api",
     ),
 }

@@ -19,9 +19,9 @@ def device_command(
 ) -> None:
     """Measure this machine: a device file (TOML) for samebits plan and samebits train."""
     with working(quiet, as_json):
-        from samebits import api
+        from samebits import planning
 
-        result = api.measure_device(threads=threads)
+        result = planning.measure_device(threads=threads)
         if out is not None:
             result.save(out)
     show(result, as_json, *([] if out is None else [out]))

@@ -79,9 +79,9 @@ def plan_command(
     """
     sizes = sizes_of(input_shape, "--input")
     with working(quiet, as_json):
-        from samebits import api
+        from samebits import planning
 
-        result = api.plan(
+        result = planning.plan(
             arch,
             budget=memory_budget,
             device=device,

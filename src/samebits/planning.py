@@ -1,0 +1,94 @@
+"""Memory plans and device files, from Python and for the command line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samebits.errors import InputError
+from samebits.results import MeasuredDevice, MemoryPlan
+from samebits.settled import settled
+from samebits.settled import threads as cpu_threads
+from samebits.sources import refuse
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@settled
+def plan(
+    source: str | Path | nn.Module,
+    example: Any = None,
+    *,
+    budget: int | str | None = None,
+    device: str = "laptop-cpu",
+    backward: str = "sequential",
+    loss: Callable[[Any], Any] | None = None,
+    numerics: str | None = None,
+    batch: int | None = None,
+    shards: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    time_limit: float | None = None,
+    threads: int | None = None,
+) -> MemoryPlan:
+    """Which results a training step keeps and which it computes again. No plan changes a bit.
+
+    Runs one step with everything stored, to know what its sub-layers keep.
+
+    source:  a torch.nn.Module, converted or not, with an `example` batch (a tensor); an
+             architecture of `fit` by name, with numerics (bfp), batch, shards, input_shape
+             (3, 32, 32) and classes (10); or a plan's file, to look at
+    budget:  bytes a pass may hold: a number, 3M, 1.5G (powers of 1024), or 40% of what storing
+             everything takes. None: each result by itself, by the local rule
+    device:  a device's name, or a file that `measure_device` wrote
+    backward: sequential, or paired (weight gradients in a second thread)
+    loss:    of a module's output; by default one of all its elements
+    time_limit: seconds after which the search within a budget ends with the best plan so far, which
+             then depends on the machine's speed. None: a number of steps, the same everywhere
+
+    Raises InputError for options that do not apply, a budget below the smallest possible, and a
+    plan whose peak the device's memory does not hold.
+    """
+    from samebits.recompute.front import plan_architecture, plan_module
+    from samebits.recompute.plan.plan import read_plan
+    from samebits.reports.recompute import memory_picture
+
+    arch_options: dict[str, Any] = {
+        "numerics": numerics,
+        "batch": batch,
+        "shards": shards,
+        "input_shape": input_shape,
+        "classes": classes,
+    }
+    if time_limit is not None and budget is None:
+        raise InputError(
+            "--time-limit needs --memory-budget, found none: without a budget there is no search; "
+            "give one, or leave --time-limit out"
+        )
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"--time-limit: expected seconds above 0, found {time_limit}")
+    with cpu_threads(threads):
+        if isinstance(source, str | Path) and Path(source).suffix == ".json":
+            refuse(example=example, budget=budget, loss=loss, **arch_options)
+            return MemoryPlan(read_plan(Path(source)))
+        if isinstance(source, str | Path):
+            refuse(example=example, loss=loss)
+            arch_options["time_limit"] = time_limit
+            made = plan_architecture(str(source), device, budget, backward, **arch_options)
+        else:
+            refuse(**arch_options)
+            made = plan_module(source, example, loss, device, budget, backward, time_limit)
+    picture = functools.partial(memory_picture, made.network, made.plan, made.device)
+    return MemoryPlan(made.plan, picture, made.executor)
+
+
+@settled
+def measure_device(*, threads: int | None = None) -> MeasuredDevice:
+    """This machine as a device for `plan`: rates of arithmetic and of its memories, measured."""
+    from samebits.recompute.plan.measure import measure_device as measure
+
+    with cpu_threads(threads):
+        return MeasuredDevice(measure())
