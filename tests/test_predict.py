@@ -4,6 +4,10 @@ every sample that is given."""
 from __future__ import annotations
 
 import json
+import os
+import tarfile
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,9 +18,11 @@ from torch import nn
 
 import recordings
 import samebits as sb
+from samebits.data import from_arrays
 from samebits.errors import InputError
 
 BACKENDS = ("reference", "torch", "c")
+DATA = Path(os.environ.get("SAMEBITS_DATA", ""))
 
 
 def frame(rows: int = 160, seed: int = 0) -> pd.DataFrame:
@@ -225,6 +231,22 @@ def test_pictures_in_folders_files_arrays_and_memory(tmp_path):
         quantized.predict(arrays[:, :4])
 
 
+def test_classes_without_names_are_numbers(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), np.uint8)
+    for name, labels in (("c", np.arange(60) % 3), ("l", np.eye(3, dtype=int)[np.arange(60) % 3])):
+        data = from_arrays([images], [labels])
+        run = sb.fit(data, "mlp", tmp_path / name, epochs=1, batch=16, threads=1)
+        found = run.predict(images)
+        (outputs,) = sb.load(run.folder).run(values_of(images)).values()
+        assert found.names == ("0", "1", "2")
+        wanted = outputs.argmax(1) if name == "c" else outputs > 0
+        assert np.array_equal(found.chosen, wanted)
+
+
+def values_of(images):
+    return (images / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+
+
 def test_recordings(tmp_path):
     root = recordings.split_folder(tmp_path / "words")
     run = sb.fit(root, "mlp", tmp_path / "run", epochs=1, batch=4, threads=1)
@@ -242,6 +264,32 @@ def test_recordings(tmp_path):
     assert np.array_equal(net.predict(one).scores, found.scores[3:4])
     with pytest.raises(InputError, match="8000"):
         net.predict(recordings.write_wav(tmp_path / "o.wav", recordings.tone(1), 16000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "each"), [("cifar10_jpeg.tar", 20), ("fsdd.tar", 12)])
+def test_real_pictures_and_spoken_digits(name, each, tmp_path):
+    """As many answers as files, the same from C; of pictures from raw bytes too."""
+    if not (DATA / name).is_file():
+        pytest.skip(f"needs {name} in the folder $SAMEBITS_DATA")
+    taken = Counter()
+    with tarfile.open(DATA / name) as archive:
+        for member in archive:
+            label = Path(member.name).parent.name
+            if member.isfile() and taken[label] < each:
+                taken[label] += 1
+                (tmp_path / "data" / label).mkdir(parents=True, exist_ok=True)
+                kept = tmp_path / "data" / label / Path(member.name).name
+                kept.write_bytes(archive.extractfile(member).read())
+    run = sb.fit(tmp_path / "data", "mlp", tmp_path / "run", epochs=1, batch=32, threads=1)
+    found, net = run.predict(tmp_path / "data"), sb.load(tmp_path / "run")
+    assert len(found) == taken.total() == 10 * each
+    assert set(found.answers) <= set(taken)
+    other = net.predict(tmp_path / "data", "c")
+    assert other.answers == found.answers
+    assert np.array_equal(other.scores, found.scores)
+    if name.startswith("cifar"):
+        assert net.verify(tmp_path / "data", ["torch", "c"], raw=True)
 
 
 def test_a_class_for_every_place(tmp_path):

@@ -76,6 +76,7 @@ class Model:
               (`verification.package.checked`): what backends of generated C build
     contract: what its inputs and outputs mean, as far as the file or its data says; `meaning` is
               what is left of it where the graph was cut
+    task:     of its training, of a training folder
     lite:     the TensorFlow Lite file that it was read from, with the meaning of its integers
     """
 
@@ -89,6 +90,7 @@ class Model:
     package: Path | None = None
     sources: tuple[str, Mapping[str, bytes]] | None = None
     contract: Contract = UNKNOWN
+    task: str = ""
     lite: Lite | None = None
 
     @cached_property
@@ -365,6 +367,7 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
             earlier=opened.earlier,
             package=folder,
             contract=_trained_contract(graph, opened),
+            task=opened.task,
         )
     graph = to_graph(opened.model, opened.exponents, opened.input_shape)
     frozen = deployed(opened.model, opened.exponents)
@@ -376,6 +379,7 @@ def _load_trained(path: Path, arch: str | nn.Module | None) -> Model:
         earlier=opened.earlier,
         package=folder,
         contract=_trained_contract(graph, opened),
+        task=opened.task,
     )
 
 

@@ -20,7 +20,7 @@ import torch
 from samebits import data
 from samebits.codegen.packaging.predictor import ports_of
 from samebits.codegen.raw import Raw
-from samebits.contract import OutputMeaning
+from samebits.contract import RULE_OF, OutputMeaning
 from samebits.data import DataOptions
 from samebits.data.dataset import PEAK, pixel_values, value_table
 from samebits.data.earlier import Earlier
@@ -231,16 +231,22 @@ def compared(
     if raw:
         form, options = raw_form(model), options_given(reading)
         rows, (codes,) = raw_samples(model, form, given, options)
-        return len(rows), ports_of(form), *verify_raw(model, form, rows, codes, names, strict)
+        return (
+            len(rows),
+            ports_of(form),
+            *verify_raw(model, form, rows, codes, names, strict, usual),
+        )
     taken = given_codes(given, model, seed, reading)
     count = len(taken[0]) // step(graph.values[graph.inputs[0]])
     return count, graph, *verify_model(model, taken, names, strict=strict, promised=usual)
 
 
 def answering(model: Model) -> OutputMeaning:
-    """The output whose numbers are the answer. Raises InputError where a network has none or more
-    than one by its contract."""
+    """The output whose numbers are the answer: of a run whose classes have no names of their own by
+    its task. Raises InputError where a network has none or more than one by its contract."""
     found = [output for output in model.meaning.outputs if output.rule]
+    if not found and model.task in RULE_OF:
+        found = [OutputMeaning(model.real.own_outputs[0], RULE_OF[model.task])]
     if len(found) == 1:
         return found[0]
     several = ", ".join(output.name for output in found)

@@ -15,6 +15,7 @@ import numpy as np
 from samebits.errors import InputError
 from samebits.reports.html import PageBlock, Section, Table
 from samebits.reports.report import Report, Reported, printable, section
+from samebits.settled import settled
 from samebits.verification.score import Score, accuracy_of, figures_text
 
 if TYPE_CHECKING:
@@ -422,6 +423,7 @@ class TrainingRun(Reported):
         mean_f1; pixel_accuracy, mean_iou."""
         return self.result.metrics or {}
 
+    @settled
     def predict(
         self, data: Any, backend: str | None = None, **reading: Unpack[Reading]
     ) -> Prediction:

@@ -56,7 +56,7 @@ def test_help_loads_nothing_large(arguments):
 
 
 def test_short_help(samebits):
-    assert len(COMMANDS) == 20
+    assert len(COMMANDS) == 21
     for command in ([], *([name] for name in COMMANDS)):
         short, long = samebits(*command, "-h"), samebits(*command, "--help")
         assert short == long

@@ -20,7 +20,7 @@ def test_answers_as_a_table_and_as_json(tmp_path, samebits):
     run = sb.fit(tmp_path / "train.csv", "mlp", folder, epochs=1, batch=16, threads=1)
     table[60:].drop(columns="state").to_csv(tmp_path / "t.csv", index=False)
     wanted = run.predict(tmp_path / "t.csv")
-    done = samebits("predict", folder, tmp_path / "t.csv", "--out", tmp_path / "a.csv")
+    done = samebits("predict", folder, tmp_path / "t.csv", "--out", tmp_path / "a.csv", "--quiet")
     assert (done.code, done.err) == (0, "")
     assert "30 answers" in done.out
     assert "and 10 more; --out FILE.csv writes all" in done.out

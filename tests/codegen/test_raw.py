@@ -212,6 +212,20 @@ def test_raw_to_answer_is_the_same_on_boards(nets, backend):
         assert net.verify(raw(name)[:20], [backend], raw=True), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "diabetes", "digits"])
+def test_real_tables(name, tmp_path):
+    """Every row has an answer, and C has the same from raw values."""
+    made = getattr(pytest.importorskip("sklearn.datasets"), f"load_{name}")(as_frame=True)
+    frame = made.frame
+    run = sb.fit(frame, "mlp", tmp_path / "run", epochs=3, batch=32, threads=1, target="target")
+    features = frame.drop(columns="target")
+    assert len(run.predict(features)) == len(frame)
+    found = sb.load(run.folder).verify(features, ["torch", "c"], raw=True)
+    assert found.same_bits, str(found)
+    assert found.samples == len(frame)
+
+
 def test_cells_without_a_value_and_wrong_ones(nets, tmp_path):
     net, data = nets["bfp"], raw("bfp")[:4].reset_index(drop=True)
     data.loc[1, "speed"], data.loc[2, "hue"] = np.nan, None

@@ -192,6 +192,8 @@ def raw_of(graph: Graph, contract: Contract) -> Raw | str:
         return "it computes several samples at a time, or several answers for one"
     if byte_size(output) > 4 * output.size:
         return "its output has codes of 64 bits"
+    if (len(made.names) or len(made.scales) or output.size) != output.size:
+        return "its output has more numbers than names"
     raw = Raw(graph, given, made)
     if made.rule == "regression" and None in raw.scales:
         return "its values are 2**62 or more"

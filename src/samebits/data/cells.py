@@ -85,6 +85,6 @@ def filled(series: Any, feature: Feature) -> Any:
     if feature.scale is None:
         return series.astype(object).where(series.notna(), feature.categories[0])
     if series.isna().all() or getattr(series.dtype, "kind", "O") in "iufb":
-        filled = series.astype(object).where(series.notna(), feature.scale.centre)
-        return filled.astype("float64")
+        numbers = series.astype(object).where(series.notna(), feature.scale.centre)
+        return numbers.astype("float64")
     return series.astype(object).where(series.notna(), "")  # words, which are refused

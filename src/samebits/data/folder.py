@@ -26,6 +26,8 @@ AUDIO_SUFFIX = ".wav"
 LEFT_BY_OTHERS = ("thumbs.db", "desktop.ini", "icon\r", "__macosx")
 TAKES = ("resize", "colour", "mean", "std")
 
+DEPTH = 2  # of folders of samples below one: train/<class>
+
 Sample = tuple[Path, int]  # file, label
 
 
@@ -132,13 +134,17 @@ def load_files(
     return pixel_values(images, value_table(PEAK, options.mean, options.std)), None
 
 
-def sample_files(root: Path) -> list[Path]:
+def sample_files(root: Path, depth: int = DEPTH) -> list[Path]:
     """All images or recordings of a folder, in it or in folders of classes, which may be in train/
-    and test/: folder by folder, by name. Raises InputError for a file of another kind."""
-    if not any(path.is_dir() for path in _shown(root)):
-        return _files(root)
-    found = [path for path in visible(root) if path.is_dir()]
-    return [file for folder in found for file in sample_files(folder)]
+    and test/: by name. Raises InputError for a file of another kind, and for folders below."""
+    found: list[Path] = []
+    for path in visible(root):
+        if depth and path.is_dir():
+            found += sample_files(path, depth - 1)
+        else:
+            _check_sample(path)
+            found.append(path)
+    return found
 
 
 def is_sample(path: Path) -> bool:

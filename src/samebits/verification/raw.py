@@ -16,7 +16,7 @@ from samebits.model import Model
 from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.compare import Verdict, compare
 from samebits.verification.registry import backend_named, check_needs
-from samebits.verification.run import cause, reference_of
+from samebits.verification.run import cause, reference_of, replaced
 
 Array = np.ndarray[Any, Any]
 
@@ -27,13 +27,19 @@ def raw_form(model: Model) -> Raw:
     if isinstance(found, Raw):
         return found
     raise InputError(
-        f"{model.source}: expected a network whose C answers raw samples, found one of which "
-        f"{found}; docs/guide/predict.md says what it needs"
+        f"{model.source}: expected a network whose C answers raw samples, found another: {found}; "
+        "docs/guide/predict.md says what it needs"
     )
 
 
 def verify_raw(
-    model: Model, raw: Raw, samples: Array, codes: Array, names: Sequence[str], strict: bool
+    model: Model,
+    raw: Raw,
+    samples: Array,
+    codes: Array,
+    names: Sequence[str],
+    strict: bool,
+    promised: bool,
 ) -> tuple[list[Array], list[Verdict]]:
     """The reference's answers, codes of the output and of the input, and a verdict per backend.
 
@@ -41,7 +47,7 @@ def verify_raw(
     Python makes them.
 
     samples: [n, size] of binary64 or bytes; codes: of the input, as `predict` makes them
-    names, strict: as `verify_model` takes them
+    names, strict, promised: as `verify_model` takes them
     """
     reference, ports = backend_named(reference_of(model)), ports_of(raw)
     progress.stage(f"verifying: {reference.name}")
@@ -54,6 +60,8 @@ def verify_raw(
             continue
         progress.stage(f"verifying: {name}")
         reason = backend.unavailable()
+        if reason is None and promised:
+            reason = replaced(model, name, names)
         try:
             if reason is not None:
                 raise UnsupportedError(reason)

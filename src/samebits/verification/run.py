@@ -76,12 +76,8 @@ def verify_model(
     for backend, reason in zip(backends, reasons, strict=True):
         name = backend.name
         progress.stage(f"verifying: {name}")
-        instead = IN_ITS_PLACE.get(name) if promised else None
-        if reason is None and instead in names and (why := cause(model, name)):
-            reason = (
-                f"{instead} stands for it, since it computes in binary32 and may differ: {why}; "
-                f"give --backends {name} to count the differences"
-            )
+        if reason is None and promised:
+            reason = replaced(model, name, names)
         if reason is not None:
             verdicts.append(Verdict(name, skipped=reason))
             continue
@@ -94,6 +90,17 @@ def verify_model(
             continue
         verdicts.append(compare(name, model.interface, expected, found, cause(model, name)))
     return expected, verdicts
+
+
+def replaced(model: Model, name: str, names: Sequence[str]) -> str | None:
+    """Why another backend of `names` stands for one that may differ on this model; else None."""
+    instead = IN_ITS_PLACE.get(name)
+    if instead not in names or not (why := cause(model, name)):
+        return None
+    return (
+        f"{instead} stands for it, since it computes in binary32 and may differ: {why}; give "
+        f"--backends {name} to count the differences"
+    )
 
 
 def reference_of(model: Model) -> str:

@@ -14,6 +14,7 @@ from samebits.codegen.raw import Raw
 from samebits.codegen.run.execute import build, execute, execute_trace
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import TARGETS, Target
+from samebits.contract import UNKNOWN, Contract
 from samebits.ir.integer.layers import layers
 from samebits.model import Model
 from samebits.verification.backend import Array, Backend, Factory, TracedValue
@@ -73,22 +74,24 @@ class GeneratedC(Backend):
         from samebits.codegen.packaging.package import replace_folder
         from samebits.codegen.packaging.predictor import predictor
 
-        files, interface = predictor(raw, *self._sources(model))
+        files, interface = predictor(raw, *self._sources(model, model.meaning))
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
             sources = Path(folder) / "package"
             replace_folder(sources, files)
             program = build(sources, self.target, Path(folder) / "build", interface)
             return execute(program, [samples])
 
-    def _sources(self, model: Model) -> tuple[str, Mapping[str, bytes]]:
-        """The prefix and the files of the model's C."""
+    def _sources(
+        self, model: Model, contract: Contract = UNKNOWN
+    ) -> tuple[str, Mapping[str, bytes]]:
+        """The prefix and the files of the model's C; with a contract NAME_predict too."""
         from samebits.codegen.packaging.package import package
 
         if model.sources is None:
             model = checked(model)[0]
         made = model.sources
         if made is None:
-            files = package(model.integer, cpu=self.cpu, contract=model.meaning).sources
+            files = package(model.integer, cpu=self.cpu, contract=contract).sources
             made = "model", files
         return made
 
