@@ -81,7 +81,8 @@ def plan(
         else:
             refuse(**arch_options)
             made = plan_module(source, example, loss, device, budget, backward, time_limit)
-    picture = functools.partial(memory_picture, made.network, made.plan, made.device)
+    draw = functools.partial(memory_picture, plan=made.plan, device=made.device)
+    picture = functools.partial(draw, made.network) if made.network else None
     return MemoryPlan(made.plan, picture, made.executor)
 
 

@@ -469,9 +469,10 @@ class MemoryPlan(Reported):
     """The results that a training step keeps, and those that it computes again.
 
     plan:    the decision for every sub-layer, and the figures
-    picture: memory over the time of a pass, SVG; drawn when it is called
+    picture: memory over the time of a pass, SVG; drawn when it is called. None for a plan that was
+             read from a file, and for one of operators, which `sb.within` executes
     forward: takes the module's place in training steps under the plan; its backward pass
-             recomputes. None for a plan that was read from a file
+             recomputes. None where there is no picture
     """
 
     plan: Plan
@@ -491,8 +492,8 @@ class MemoryPlan(Reported):
 
         if self.picture is None:
             raise InputError(
-                "expected a plan that was just made, found one from a file, which holds no times; "
-                "plan again to draw it"
+                "expected a plan of sub-layers that was just made, found one from a file or of "
+                "single operators, which holds no times; plan again to draw it"
             )
         write_atomically(Path(path), self.picture())
         return Path(path)

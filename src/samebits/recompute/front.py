@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from samebits import progress
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
+from samebits.recompute.capture.decisions import plan_captured
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.network.trace import StateError
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan
@@ -31,11 +33,13 @@ IMAGE, CLASSES = (3, 32, 32), 10
 class Planned(NamedTuple):
     """A plan with what it was made from.
 
-    executor: takes the module's place in training steps; None of an architecture
+    network:  None of a step that was captured, which no sub-layers make
+    executor: takes the module's place in training steps; None of an architecture, and of a captured
+              step, which `sb.within` executes
     """
 
     plan: Plan
-    network: PassNetwork
+    network: PassNetwork | None
     device: Device
     executor: Executor | None = None
 
@@ -98,7 +102,13 @@ def plan_module(
     if bfp and not isinstance(example, BFPTensor):
         example = model_input(module, example)
     progress.stage("measuring one step")
-    tape, network = survey(module, example, loss or _sum)
+    try:
+        tape, network = survey(module, example, loss or _sum)
+    except UnsupportedError as error:
+        if bfp or backward != ORDERS[0] or isinstance(error, StateError):
+            raise
+        progress.note("planned operator by operator, as sb.within computes it")
+        return Planned(plan_captured(module, example, loss or _sum, device, budget), None, found)
     progress.stage("planning")
     plan = make_plan(
         network,

@@ -28,12 +28,17 @@ STEPS = 1_000_000  # nodes simulated before improving ends
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """A choice, the budget in bytes, the peak with everything kept, and the bound of its cost."""
+    """A choice, the budget in bytes, the peak with everything kept, and the bound of its cost.
 
+    smallest: the smallest peak that is known
+    """
+
+    facts: StepFacts
     outcome: Outcome
     budget: int
     everything: int
     bound: int
+    smallest: int
 
     def __str__(self) -> str:
         again, cost = len(self.outcome.again), self.outcome.cost / 1e6
@@ -59,7 +64,7 @@ class StoragePlanner:
         full = self.everything.peak
         limit = int(budget * full) if isinstance(budget, Fraction) else budget
         if full <= limit:
-            return StoragePlan(self.everything, limit, full, 0)
+            return self._plan(self.everything, limit, 0)
         best, bound = self._within(limit)
         if best is None:
             best = self.smallest()
@@ -68,7 +73,11 @@ class StoragePlanner:
                 f"budget: expected at least {best.peak} bytes for this model and batch, found "
                 f"{limit}; raise the budget, or make the batch smaller"
             )
-        return StoragePlan(best, limit, full, bound)
+        return self._plan(best, limit, bound)
+
+    def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
+        least = min(tried.peak for tried in self.tried.values())
+        return StoragePlan(self.facts, outcome, limit, self.everything.peak, bound, least)
 
     def smallest(self) -> Outcome:
         """The plan of the smallest peak that was found."""
@@ -78,7 +87,7 @@ class StoragePlanner:
             if found is None:
                 break
             outcomes.append(self._try(found.kept))
-            if not self._tighten(outcomes[-1]):
+            if not self.relaxation.tighten(outcomes[-1]):
                 break
         best = min(outcomes, key=lambda outcome: (outcome.peak, outcome.cost))
         better = True
@@ -105,7 +114,7 @@ class StoragePlanner:
             if outcome is None:
                 low = asked
             elif outcome.peak > limit:
-                if self._tighten(outcome):
+                if self.relaxation.tighten(outcome):
                     continue
                 high = asked
             else:
@@ -116,16 +125,6 @@ class StoragePlanner:
             asked = (low + high) // 2 if low else high - limit // 32
         best = min(found, key=lambda outcome: (outcome.cost, outcome.peak), default=None)
         return best, bound
-
-    def _tighten(self, outcome: Outcome) -> bool:
-        """Tell the relaxation where a candidate has its peak; False if it knew."""
-        half = len(self.facts.forward)
-        if outcome.at < half:
-            return self.relaxation.add(outcome.at)
-        at = outcome.at - half
-        while outcome.order[at][1]:  # a second computation: the backward node that it is for
-            at += 1
-        return self.relaxation.add(half + outcome.order[at][0])
 
     def _try(self, kept: frozenset[int]) -> Outcome:
         if kept not in self.tried:

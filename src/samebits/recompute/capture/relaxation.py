@@ -32,6 +32,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from samebits.recompute.capture.facts import StepFacts, last_uses
+from samebits.recompute.capture.simulation import Outcome
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,16 @@ class Relaxation:
         (self._forward if place < half else self._backward)(key[1])
         return True
 
+    def tighten(self, outcome: Outcome) -> bool:
+        """Add the place where a step has its peak; whether it is new."""
+        half = len(self.facts.forward)
+        if outcome.at < half:
+            return self.add(outcome.at)
+        at = outcome.at - half
+        while outcome.order[at][1]:  # a second computation: the backward node that it is for
+            at += 1
+        return self.add(half + outcome.order[at][0])
+
     def _limit(self, certain: float, terms: list[tuple[int, float]]) -> None:
         """certain + terms <= peak."""
         self.rows.add([(self.peak, 1.0), *((v, -size) for v, size in terms)], certain)
@@ -144,27 +155,41 @@ class Relaxation:
                 return self.keep[s], -1.0
             return (link[s], 1.0) if s in link else None
 
-        terms = []
         order = sorted(self.keep, key=lambda s: -facts.maker[s])
         readers: dict[int, list[int]] = {}
         for s in order:
             for r in facts.forward[facts.maker[s]].reads:
                 readers.setdefault(r, []).append(s)
-        for s in order:
-            if self.first.get(s, len(facts.backward)) <= place:
-                continue
-            rows = [row for t in readers.get(s, ()) if (row := made(t)) is not None]
-            if s in later:
-                terms.append((self.keep[s], self.sizes[s]))
-            if not rows or s in facts.once:
-                continue
-            link[s] = self.count
-            self.count += 1
-            for variable, sign in rows:  # a reader ran again: this was kept, or ran again too
+        open_ = [s for s in order if self.first.get(s, len(facts.backward)) > place]
+        terms = [(self.keep[s], self.sizes[s]) for s in open_ if s in later]
+
+        def implied(s: int, others: Iterable[int]) -> None:
+            """Where one of the others was made again, this was kept, or made again too."""
+            rows = [row for t in others if t != s and (row := made(t)) is not None]
+            if rows and s not in facts.once and s not in link:
+                link[s] = self.count
+                self.count += 1
+                terms.extend([(link[s], self.sizes[s])] if s in later else [])
+            for variable, sign in rows if s in link else ():
                 parts = [(link[s], 1.0), (self.keep[s], 1.0), (variable, -sign)]
                 self.rows.add(parts, 0.0 if sign > 0 else 1.0)
-            if s in later:
-                terms.append((link[s], self.sizes[s]))
+
+        for s in open_:
+            implied(s, readers.get(s, ()))
+        for s in open_:  # what one node makes
+            implied(s, [t for t in facts.forward[facts.maker[s]].makes if t in self.keep])
+        for s in order:  # kept for a second computation that is still to come
+            if s in held or s in later:
+                continue
+            for t in readers.get(s, ()):
+                run = self.run.get(facts.maker[t])
+                if run is None or self.first.get(t, len(facts.backward)) <= place:
+                    continue
+                row = [(self.count, 1.0), (self.keep[s], -1.0), (run, -1.0)]
+                self.rows.add(row + ([(link[t], 1.0)] if t in link else []), -1.0)
+                terms.append((self.count, self.sizes[s]))
+                self.count += 1
+                break
         self._limit(certain, terms)
 
     def solve(self, budget: int | None) -> Relaxed | None:

@@ -22,6 +22,10 @@ from samebits.settled import tracing
 from samebits.train.recording import HOOKS
 
 
+class StateError(UnsupportedError):
+    """A model whose forward code has a state of its own, or that somebody listens to."""
+
+
 def _context() -> tuple[bool, bool]:
     return torch.is_grad_enabled(), autocast()
 
@@ -96,7 +100,7 @@ def trace(model: nn.Module, example: Tensor) -> Tape:
 def watched(model: nn.Module) -> Iterator[None]:
     """A with block that runs a model's forward code, which is to have no state of its own.
 
-    Raises UnsupportedError for hooks, and where attributes, buffers or generators have changed;
+    Raises StateError for hooks, and where attributes, buffers or generators have changed;
     attributes are then as they were.
     """
     _check_hooks(model)
@@ -108,13 +112,13 @@ def watched(model: nn.Module) -> Iterator[None]:
         for module, own in attributes:
             vars(module).clear()
             vars(module).update(own)
-        raise UnsupportedError(
+        raise StateError(
             f"{type(model).__name__}: its forward code changes {changed}, which a plan would do "
             "once and for all: expected a forward pass without state of its own; train without a "
             "plan"
         )
     if _state(model) != before:
-        raise UnsupportedError(
+        raise StateError(
             f"{type(model).__name__}: its forward code draws random numbers or changes buffers "
             "itself, which a plan would do once and for all: expected layers such as Dropout and "
             "BatchNorm2d to do it; train without a plan"
@@ -130,13 +134,13 @@ def _state(model: nn.Module) -> tuple[Any, ...]:
 def _check_hooks(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if any(getattr(module, hooks) for hooks in HOOKS):
-            raise UnsupportedError(
+            raise StateError(
                 f"module {name or 'model'!r} has hooks, which a plan would call again or not at "
                 "all: remove them or train without a plan"
             )
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks:
-            raise UnsupportedError(
+            raise StateError(
                 f"parameter {name!r} has gradient hooks: remove them or train without a plan"
             )
 
@@ -257,7 +261,7 @@ class _Reader:
             before = torch.get_rng_state()
             self.results[node] = target(*args, **kwargs)
             if not torch.equal(before, torch.get_rng_state()):
-                raise UnsupportedError(
+                raise StateError(
                     f"{call.name}: draws random numbers of its own, which a plan would draw once "
                     "and for all; use a layer such as Dropout, or train without a plan"
                 )

@@ -28,6 +28,7 @@ from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.greedy import cost_of
 from samebits.recompute.plan.optimum import Choice, cheapest, least_regular, smallest
 from samebits.recompute.plan.plan import Decision, Plan
+from samebits.recompute.plan.relaxed import relaxed_bound
 from samebits.recompute.plan.rule import UNREAD, local_rule
 from samebits.recompute.plan.schedule import compile_schedule, peak
 
@@ -96,6 +97,8 @@ def make_plan(
             )
         choice = min(choices, key=lambda choice: (choice.cost, choice.peak))
         dropped, bound = choice.dropped, choice.bound
+        if not paired and bound < choice.cost:
+            bound = max(bound, relaxed_bound(network, costs, budget - earlier))
         proven = bound == choice.cost and not paired
         search = "complete" if proven else "time" if expired.passed else "steps"
         open_, gone = set(network.choices()), set(dropped)
