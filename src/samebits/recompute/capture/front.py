@@ -10,8 +10,6 @@ from torch import nn
 from samebits.recompute.capture.step import BudgetStep
 from samebits.settled import settled
 
-__all__ = ["within"]
-
 
 @settled
 def within(

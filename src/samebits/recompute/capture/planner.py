@@ -54,7 +54,7 @@ class StoragePlanner:
 
     def __init__(self, facts: StepFacts) -> None:
         self.facts = facts
-        self.relaxation = Relaxation(facts, SECONDS)
+        self.relaxation = Relaxation(facts, time_limit=SECONDS)
         self.left = STEPS
         self.tried: dict[frozenset[int], Outcome] = {}
         self.everything = self._try(facts.saved)

@@ -64,10 +64,12 @@ class Relaxation:
 
     Variables are numbered: storages that may be kept, then nodes that may run again, then the peak,
     then links of second computations by place.
+
+    limits: of the solver, `time_limit` in seconds or `node_limit`, which is the same everywhere
     """
 
-    def __init__(self, facts: StepFacts, seconds: float) -> None:
-        self.facts, self.seconds = facts, seconds
+    def __init__(self, facts: StepFacts, **limits: float) -> None:
+        self.facts, self.limits = facts, limits
         storages = _reachable(facts)
         self.keep = {s: at for at, s in enumerate(sorted(storages))}
         nodes = sorted({facts.maker[s] for s in storages - facts.once})
@@ -215,7 +217,7 @@ class Relaxation:
             integrality=whole,
             bounds=Bounds(np.zeros(self.count), upper),
             constraints=LinearConstraint(matrix, np.array(self.rows.least), np.inf),
-            options={"time_limit": self.seconds, "mip_rel_gap": 1e-3},
+            options={"mip_rel_gap": 1e-3, **self.limits},
         )
         if found.x is None:
             return None

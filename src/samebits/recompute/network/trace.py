@@ -112,7 +112,8 @@ def watched(model: nn.Module) -> Iterator[None]:
         for module, own in attributes:
             vars(module).clear()
             vars(module).update(own)
-        raise StateError(
+        followed = "attribute '_tensor_constant" in changed  # a constant that fx itself has kept
+        raise (UnsupportedError if followed else StateError)(
             f"{type(model).__name__}: its forward code changes {changed}, which a plan would do "
             "once and for all: expected a forward pass without state of its own; train without a "
             "plan"

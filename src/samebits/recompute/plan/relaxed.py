@@ -16,9 +16,9 @@ from samebits.recompute.capture.simulation import simulate
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.schedule import Simulation, compile_schedule
 
-SECONDS = 2.0  # of the solver, for each solution
+NODES = 200  # of the solver, for each solution: a plan is the same on every machine
 ROUNDS = 12  # of them
-LARGEST = 400  # sub-layers of a network that is bounded so
+LARGEST = 100  # sub-layers of a network that is bounded so
 
 
 def relaxed_bound(network: PassNetwork, costs: Sequence[int], budget: int) -> int:
@@ -26,7 +26,7 @@ def relaxed_bound(network: PassNetwork, costs: Sequence[int], budget: int) -> in
     facts = step_facts(network, costs)
     if len(facts.forward) > LARGEST:
         return 0
-    relaxation, bound = Relaxation(facts, SECONDS), 0
+    relaxation, bound = Relaxation(facts, node_limit=NODES), 0
     for _ in range(ROUNDS):
         found = relaxation.solve(budget)
         if found is None:
