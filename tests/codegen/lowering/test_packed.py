@@ -189,6 +189,36 @@ def graphs16() -> list[Graph]:
     return made
 
 
+def element_graphs() -> list[Graph]:
+    """Tensors times gates of channels, rows or single codes, sums of windows, and products of
+    matrices, with ratios of every form."""
+    made = []
+    for seed in range(24):
+        rng = np.random.default_rng(2000 + seed)
+        g = GraphBuilder(f"elements{seed}")
+        a = {"zero": int(rng.integers(-20, 20)), "low": -128, "high": 127 - seed % 2 * 30}
+        zeros = {f"{name}_zero": int(rng.integers(-128, 128)) for name in "ab"}
+        channels = int(rng.choice([1, 3, 8, 16, 21]))
+        shape = (1, int(rng.integers(2, 6)), int(rng.integers(2, 6)), channels)
+        x = g.input("x", "int8", shape)
+        if seed % 3 == 0:
+            gates = (shape, (1, 1, 1, channels), (*shape[:3], 1), (1, 1, 1, 1))
+            gate = g.input("gate", "int8", gates[seed // 3 % 4])
+            inputs = [x, gate] if seed % 2 else [gate, x]
+            acc, reach = g.add("multiply", inputs, zeros), 1 << 16
+        elif seed % 3 == 1:
+            window = {"kernel": (2, 2), "strides": (2, 1), "pads": (0, 1, 0, 0)}
+            acc, reach = g.add("sum_pool", [x], {**window, "zero": zeros["a_zero"]}), 1 << 10
+        else:
+            y = g.input("y", "int8", (1, shape[1], channels, int(rng.integers(1, 40))))
+            acc, reach = g.add("matmul", [x, y], zeros), channels << 16
+        ratio = Fraction(int(rng.integers(1 << 23, 1 << 24)), reach << 16)
+        ratio = Fraction(1, reach >> 7) if seed % 5 == 0 else ratio
+        a["ratios"] = (ratio if seed % 2 else round(ratio * (1 << 30)) * Fraction(1, 1 << 30),)
+        made.append(g.build([g.add("requantize", [acc], {**a, "dtype": "int8"})]))
+    return made
+
+
 def graphs() -> list[Graph]:
     """All shapes; clamps at the ends of the type and, of convolutions, within."""
     made = [
@@ -273,6 +303,11 @@ def test_every_shape(same_in_c: Check, cpu: str) -> None:
 @pytest.mark.parametrize("cpu", PACKED[1:])
 def test_shapes_of_16_bit_codes(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs16()[::4], "-O1", samples=3, cpu=cpu)
+
+
+@pytest.mark.parametrize("cpu", PACKED[1:])
+def test_products_and_pools_of_tensors(same_in_c: Check, cpu: str) -> None:
+    same_in_c(element_graphs(), "-O1", samples=3, cpu=cpu)
 
 
 @pytest.mark.parametrize("cpu", PACKED[1:])
@@ -371,6 +406,7 @@ def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) 
 def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     same_on_board(together(graphs()), cpu, target, tmp_path / "8", *flags)
     same_on_board(together(graphs16()), cpu, target, tmp_path / "16", *flags)
+    same_on_board(together(element_graphs()), cpu, target, tmp_path / "elements", *flags)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -58,6 +58,11 @@ class Cpu:
     small: bool = False
 
     @property
+    def quick_words(self) -> bool:
+        """Multipliers of two words take the fewest instructions: vectors, or SMMUL and SMLAL."""
+        return self.packing is not None and self.packing.step16 > 0
+
+    @property
     def defines(self) -> str:
         """Text before the kernels: the one layout of the package's weights, for which those
         of the processor leave the definition in plain C out."""

@@ -53,7 +53,16 @@ from samebits.codegen.lowering.extents import LARGEST_TENSOR, check_call
 from samebits.codegen.lowering.move import concat, gather, moved, pad, scatter
 from samebits.codegen.lowering.packed import packed_entry
 from samebits.codegen.lowering.packed16 import packed16_entry
-from samebits.codegen.lowering.rescale import TYPES, WIDTHS, rescaling, store
+from samebits.codegen.lowering.rescale import (
+    NARROW,
+    PRODUCT,
+    TYPES,
+    WIDE,
+    WIDTHS,
+    in_words,
+    rescaling,
+    store,
+)
 from samebits.codegen.lowering.scores import divide, log_softmax, resample, root, top_k
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
@@ -126,7 +135,10 @@ def _entry(context: Context, node: Node, requantize: Node | None) -> ValueCalls:
     else:
         output = requantize.output
         where = f"node {requantize.name!r} (requantize)"
-        rescale = rescaling(context.bounds[node.output], requantize.attributes, where)
+        interval = context.bounds[node.output]
+        rescale = rescaling(interval, requantize.attributes, where)
+        if context.cpu.quick_words and rescale.fields["form"] in (NARROW, PRODUCT, WIDE):
+            rescale = in_words(interval, requantize.attributes) or rescale
     return _RULES[node.op](Site(context, node, output, rescale, requantize))
 
 

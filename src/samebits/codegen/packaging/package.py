@@ -58,7 +58,8 @@ KERNELS = (
     *("conv_panels.c", "lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
     *("packed_mve.c", "packed_mve_depth.c", "packed_thumb.c", "packed_dsp.c"),
     *("packed16_mve.c", "packed16_dsp.c", "packed16.c", "packed.c"),
-    *("add.c", "sums_x86.c", "linear_sums.c", "gates.c", "elementwise.c", "products.c"),
+    *("add.c", "sums_x86.c", "linear_sums.c", "gates.c", "rows8.c"),
+    *("elementwise.c", "products.c"),
     *("normalize.c", "scores.c", "resample.c", "trees.c", "turn.c", "move.c", "rolling.c"),
     *("selftest.c", "sample.c", "reals.c"),
 )

@@ -188,6 +188,7 @@ static int samebits_elements(const samebits_broadcast *c, const void *const *sou
 
 void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sources, void *out) {
     const int32_t last = c->shape.rank - 1, inner = c->shape.shape[last];
+    const int gate = samebits_is_gate(c, last);
     int32_t index[SAMEBITS_MAX_RANK] = {0}, starts[SAMEBITS_MAX_SOURCES] = {0};
     int32_t flat = 0, axis, k;
 #ifdef SAMEBITS_AVX512
@@ -197,6 +198,14 @@ void samebits_run_broadcast(const samebits_broadcast *c, const void *const *sour
 #endif
     do {
         int32_t i = 0;
+        if (gate) {
+            samebits_gated(c, (const int8_t *)sources[0] + starts[0], c->sources[0].strides[last],
+                           (const int8_t *)sources[1] + starts[1], c->sources[1].strides[last],
+                           inner, (int8_t *)out + flat);
+            for (k = 0; k < 2; k++) starts[k] += inner * c->sources[k].strides[last];
+            flat += inner;
+            i = inner;
+        }
         while (i < inner) {
             int32_t channel, n = samebits_chunk(&c->rescale, flat, inner - i, &channel);
             if (c->wide) {

@@ -150,7 +150,7 @@ static void samebits_packed_gather(const samebits_packed *c, const int8_t *from,
     }
 }
 
-/* Windows of codes of `width` bytes, which `channels` and `step` count. c16: of 16-bit codes. */
+/* Windows of codes of `width` bytes, as `channels` and `step` count; c16: of two, else unused. */
 SAMEBITS_INLINE void samebits_packed_conv(const samebits_packed *c, const samebits_packed16 *c16,
                                           const void *x, void *out, void *scratch,
                                           const int32_t width) {
@@ -311,8 +311,7 @@ void samebits_run_depthwise8_packed(const samebits_packed *c, const void *x, voi
     }
 }
 
-/* Codes of 16 bits: one input and one output channel a group. A row of outputs from the band;
- * weights are pairs of 16 bits, [block of 8 channels][tap][8]. */
+/* Codes of 16 bits: one input and one output channel a group; weights [block of 8][tap][8]. */
 void samebits_run_depthwise16_packed(const samebits_packed16 *c, const void *x, void *out,
                                      void *scratch) {
     const samebits_packed *w = &c->window;

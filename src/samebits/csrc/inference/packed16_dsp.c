@@ -108,32 +108,6 @@ SAMEBITS_NAKED samebits_dsp16_single(samebits_dsp16_frame *frame __attribute__((
             "pop {r4-r11, pc}\n\t");
 }
 
-typedef struct {
-    int32_t rounding, shift;
-} samebits_words;
-
-static samebits_words samebits_words_of(const samebits_rescale *r) {
-    const int32_t s = r->shifts[0];
-    samebits_words w;
-    w.rounding = (int32_t)(((uint32_t)r->zero << s) + ((uint32_t)1 << (s - 1)));
-    w.shift = s;
-    return w;
-}
-
-SAMEBITS_INLINE int16_t samebits_dsp_words(const samebits_words *w, int32_t acc, int32_t m0,
-                                           int32_t m1) {
-    int32_t low, upper;
-    __asm__("smmul %[low], %[acc], %[m0]\n\t"
-            "add %[upper], %[rounding], %[low], asr #31\n\t"
-            "smlal %[low], %[upper], %[acc], %[m1]\n\t"
-            "asr %[upper], %[upper], %[shift]\n\t"
-            "ssat %[upper], #16, %[upper]"
-            : [low] "=&r"(low), [upper] "=&r"(upper)
-            : [acc] "r"(acc), [m0] "r"(m0), [m1] "r"(m1), [rounding] "r"(w->rounding),
-              [shift] "r"(w->shift));
-    return (int16_t)upper;
-}
-
 /* Codes of n channels of `pixels` pixels, whose sums lie channel by channel, at out[start ..]. */
 static void samebits_dsp16_end(const samebits_packed16 *c, const int32_t *sums, int32_t channel,
                                int32_t n, const int32_t pixels, void *out, int32_t start) {
@@ -222,8 +196,9 @@ static int32_t samebits_vector_depth16(const samebits_packed16 *c16, const int8_
     const samebits_packed *c = &c16->window;
     const int32_t channels = c->out_channels, pixel = c->stride_x * c->channels;
     const int32_t *end = taps + c->steps;
-    const samebits_words w = samebits_words_of(&c16->rescale);
+    samebits_words w = {0, 0};
     int32_t o, ox;
+    if (c16->fast) w = samebits_words_of(&c16->rescale);
     for (o = 0; o < channels; o += 4) {
         const int32_t *bias = c16->bias + o, *m = (const int32_t *)c16->rescale.multipliers + 2 * o;
         const int8_t *from = band + 2 * o;

@@ -4,7 +4,7 @@
  * to memory, four channels of a pixel after the other.
  *
  * Requantization (codegen/lowering/high.py, `word_multipliers`) of a vector: VMULH is
- * floor(acc * m / 2**32), and the carry of the lower words the upper bit of VHADD, half their sum. */
+ * floor(acc * m / 2**32), the carry of the lower words the upper bit of VHADD, half their sum. */
 
 #include "samebits_vector.h"
 
@@ -106,17 +106,6 @@ SAMEBITS_NAKED samebits_mve16_single(samebits_mve16_frame *frame __attribute__((
             "cmp r0, r3\n\t"
             "blo 2b\n\t"
             "pop {r4-r11, pc}\n\t");
-}
-
-/* The upper words, rounded and moved to the zero point; not yet saturated. */
-SAMEBITS_INLINE int32x4_t samebits_mve_words(int32x4_t acc, int32x4_t m0, int32x4_t m1,
-                                             int32_t shift, int32_t zero) {
-    const int32x4_t low = vmulhq_s32(acc, m0), product = vmulq_s32(acc, m1);
-    const uint32x4_t half =
-        vhaddq_u32(vreinterpretq_u32_s32(product), vreinterpretq_u32_s32(low));
-    int32x4_t upper = vaddq_s32(vmulhq_s32(acc, m1), vshrq_n_s32(low, 31));
-    upper = vaddq_s32(upper, vreinterpretq_s32_u32(vshrq_n_u32(half, 31)));
-    return vaddq_n_s32(vrshlq_n_s32(upper, shift), zero);
 }
 
 /* Codes of n channels of 1 or 2 pixels at out[start ..]. */

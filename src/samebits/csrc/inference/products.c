@@ -28,11 +28,24 @@ static int32_t samebits_next(const samebits_shape *shape, int32_t *index, const 
 void samebits_run_matmul(const samebits_matmul *c, const void *a, const void *b, void *out) {
     int32_t index[SAMEBITS_MAX_RANK] = {0};
     int32_t at_a = 0, at_b = 0, flat = 0, row, column, k, n, i, channel;
+#if SAMEBITS_SMALL
+    const int32_t rows8 = !c->wide && c->a_type == SAMEBITS_INT8 && c->b_type == SAMEBITS_INT8 &&
+                          c->a_zero < 1 << 14 && c->a_zero > -(1 << 14);
+#endif
     do {
         for (row = 0; row < c->rows; row++) {
             for (column = 0; column < c->columns; column += n, flat += n) {
                 n = SAMEBITS_MIN(c->columns - column, SAMEBITS_CHUNK);
                 channel = c->rescale.channels > 1 ? column : 0;
+#if SAMEBITS_SMALL
+                if (rows8) {
+                    int32_t acc[SAMEBITS_CHUNK];
+                    samebits_row8(c, (const int8_t *)a + at_a + row * c->depth,
+                                  (const int8_t *)b + at_b + column, n, acc);
+                    samebits_finish32(&c->rescale, channel, n, acc, out, flat);
+                    continue;
+                }
+#endif
                 if (c->wide) {
                     int64_t acc[SAMEBITS_CHUNK] = {0}, term[SAMEBITS_CHUNK];
                     for (k = 0; k < c->depth; k++) {
@@ -176,18 +189,35 @@ void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out) {
     }
 }
 
-/* sum[i] += x[i]. */
-static void samebits_add_into(const int8_t *x, int32_t n, int32_t *sum) {
-    int32_t i = 0;
+/* sum[i]: of a window of `rows` times `columns` codes of each of n channels. */
+static void samebits_add_window(const samebits_pool *c, const int8_t *x, int32_t rows,
+                                int32_t columns, int32_t n, int32_t *sum) {
+    const int32_t right = c->dilation_x * c->channels;
+    const int32_t down = c->dilation_y * c->width * c->channels;
+    int32_t i = 0, p, q;
 #if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
     for (; i + 4 <= n; i += 4) {
-        vstrwq_s32(sum + i, vaddq_s32(vldrwq_s32(sum + i), vldrbq_s32(x + i)));
+        int32x4_t all = vdupq_n_s32(0);
+        for (p = 0; p < rows; p++) {
+            const int8_t *at = x + i + p * down;
+            for (q = 0; q < columns; q++, at += right) all = vaddq_s32(all, vldrbq_s32(at));
+        }
+        vstrwq_s32(sum + i, all);
     }
 #endif
-    for (; i < n; i++) sum[i] += x[i];
+    for (; i < n; i++) {
+        int32_t all = 0;
+        for (p = 0; p < rows; p++) {
+            const int8_t *at = x + i + p * down;
+            for (q = 0; q < columns; q++, at += right) all += *at;
+        }
+        sum[i] = all;
+    }
 }
 
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
+    const int32_t narrow = c->rescale.form < SAMEBITS_WIDE && c->kernel_height <= 1 << 8 &&
+                           c->rescale.type != SAMEBITS_INT64;
     int32_t n, oy, ox, p, q, i, channel, count, target = 0;
     for (n = 0; n < c->batch; n++) {
         for (oy = 0; oy < c->out_height; oy++) {
@@ -201,19 +231,28 @@ void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
                 taps = (int64_t)(p1 - p0) * (q1 - q0);
                 factor = c->balance ? c->balance / taps : 1;
                 for (channel = 0; channel < c->channels; channel += count, target += count) {
+                    const int32_t own = c->rescale.channels > 1 ? channel : 0;
                     int64_t acc[SAMEBITS_CHUNK];
                     int32_t sum[SAMEBITS_CHUNK] = {0}, term[SAMEBITS_CHUNK];
                     count = SAMEBITS_MIN(c->channels - channel, SAMEBITS_CHUNK);
+                    if (c->type == SAMEBITS_INT8 && narrow) {
+                        const int8_t *row = (const int8_t *)x + channel;
+                        row += ((n * c->height + top + p0 * c->dilation_y) * c->width + left +
+                                q0 * c->dilation_x) * c->channels;
+                        samebits_add_window(c, row, p1 - p0, q1 - q0, count, sum);
+                        for (i = 0; i < count; i++) {
+                            const uint32_t acc32 = (uint32_t)sum[i] - (uint32_t)(taps * c->zero);
+                            sum[i] = samebits_signed32(acc32 * (uint32_t)factor);
+                        }
+                        samebits_finish32(&c->rescale, own, count, sum, out, target);
+                        continue;
+                    }
                     for (i = 0; i < count; i++) acc[i] = -taps * c->zero;
                     for (p = p0; p < p1; p++) {
                         for (q = q0; q < q1; q++) {
                             const int32_t y = top + p * c->dilation_y, z = left + q * c->dilation_x;
                             const int32_t from =
                                 ((n * c->height + y) * c->width + z) * c->channels + channel;
-                            if (c->type == SAMEBITS_INT8) {
-                                samebits_add_into((const int8_t *)x + from, count, sum);
-                                continue;
-                            }
                             samebits_load32(x, c->type, from, 1, count, term);
                             for (i = 0; i < count; i++) sum[i] += term[i];
                         }
@@ -223,8 +262,7 @@ void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out) {
                         }
                     }
                     for (i = 0; i < count; i++) acc[i] *= factor;
-                    samebits_finish64(&c->rescale, c->rescale.channels > 1 ? channel : 0, count,
-                                      acc, out, target);
+                    samebits_finish64(&c->rescale, own, count, acc, out, target);
                 }
             }
         }

@@ -6,6 +6,10 @@
 
 #include "samebits_vector.h"
 
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+#include <arm_mve.h>
+#endif
+
 #define SAMEBITS_LOAD(T, WIDE)                                                                     \
     {                                                                                              \
         const T *from = (const T *)p + start;                                                      \
@@ -61,7 +65,15 @@ void samebits_load64(const void *p, uint8_t type, int32_t start, int32_t step, i
     }
 
 static void samebits_store32(uint8_t type, int32_t n, const int32_t *y, void *out, int32_t start) {
-    int32_t i;
+    int32_t i = 0;
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+    if (type <= SAMEBITS_UINT8) {
+        int8_t *to = (int8_t *)out + start;
+        for (; i + 4 <= n; i += 4) vstrbq_s32(to + i, vldrwq_s32(y + i));
+        for (; i < n; i++) ((uint8_t *)out)[start + i] = (uint8_t)y[i];
+        return;
+    }
+#endif
     SAMEBITS_STORE_ALL
 }
 
@@ -179,6 +191,103 @@ SAMEBITS_INLINE int32_t samebits_by_words(int32_t acc, const int32_t *m, int32_t
     return samebits_clamp32(code, low, high);
 }
 
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+/* The upper words, rounded and moved to the zero point; not yet saturated. */
+SAMEBITS_INLINE int32x4_t samebits_mve_words(int32x4_t acc, int32x4_t m0, int32x4_t m1,
+                                             int32_t shift, int32_t zero) {
+    const int32x4_t low = vmulhq_s32(acc, m0), product = vmulq_s32(acc, m1);
+    const uint32x4_t half =
+        vhaddq_u32(vreinterpretq_u32_s32(product), vreinterpretq_u32_s32(low));
+    int32x4_t upper = vaddq_s32(vmulhq_s32(acc, m1), vshrq_n_s32(low, 31));
+    upper = vaddq_s32(upper, vreinterpretq_s32_u32(vshrq_n_u32(half, 31)));
+    return vaddq_n_s32(vrshlq_n_s32(upper, shift), zero);
+}
+#elif defined(__ARM_FEATURE_DSP) && defined(__GNUC__) && defined(__ARM_ARCH_PROFILE)
+#define SAMEBITS_DSP_WORDS
+typedef struct {
+    int32_t rounding, shift;
+} samebits_words;
+
+SAMEBITS_INLINE samebits_words samebits_words_of(const samebits_rescale *r) {
+    const int32_t s = r->shifts[0];
+    samebits_words w;
+    w.rounding = (int32_t)(((uint32_t)r->zero << s) + ((uint32_t)1 << (s - 1)));
+    w.shift = s;
+    return w;
+}
+
+SAMEBITS_INLINE int32_t samebits_dsp_upper(const samebits_words *w, int32_t acc, int32_t m0,
+                                           int32_t m1) {
+    int32_t low, upper;
+    __asm__("smmul %[low], %[acc], %[m0]\n\t"
+            "add %[upper], %[rounding], %[low], asr #31\n\t"
+            "smlal %[low], %[upper], %[acc], %[m1]\n\t"
+            "asr %[upper], %[upper], %[shift]"
+            : [low] "=&r"(low), [upper] "=&r"(upper)
+            : [acc] "r"(acc), [m0] "r"(m0), [m1] "r"(m1), [rounding] "r"(w->rounding),
+              [shift] "r"(w->shift));
+    return upper;
+}
+
+SAMEBITS_INLINE int16_t samebits_dsp_words(const samebits_words *w, int32_t acc, int32_t m0,
+                                           int32_t m1) {
+    int32_t code;
+    __asm__("ssat %0, #16, %1" : "=r"(code) : "r"(samebits_dsp_upper(w, acc, m0, m1)));
+    return (int16_t)code;
+}
+#endif
+
+/* SAMEBITS_WORDS of n sums. */
+static void samebits_words_all(const samebits_rescale *r, int32_t channel, int32_t n,
+                               int32_t *acc) {
+    const int32_t step = r->channels > 1, low = r->low, high = r->high, s = r->shifts[0];
+    const int32_t *m = (const int32_t *)r->multipliers + 2 * channel * step;
+    int32_t i = 0;
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+    const int32x4_t least = vdupq_n_s32(low), most = vdupq_n_s32(high);
+    int32x4x2_t words;
+    words.val[0] = vdupq_n_s32(m[0]);
+    words.val[1] = vdupq_n_s32(m[1]);
+    for (; i + 4 <= n; i += 4) {
+        int32x4_t code;
+        if (step) words = vld2q_s32(m + 2 * i);
+        code = samebits_mve_words(vldrwq_s32(acc + i), words.val[0], words.val[1], -s, r->zero);
+        vstrwq_s32(acc + i, vminq_s32(vmaxq_s32(code, least), most));
+    }
+#elif defined(SAMEBITS_DSP_WORDS)
+    const samebits_words w = samebits_words_of(r);
+    for (; i < n; i++) {
+        const int32_t *own = m + 2 * i * step;
+        acc[i] = samebits_clamp32(samebits_dsp_upper(&w, acc[i], own[0], own[1]), low, high);
+    }
+#endif
+    for (; i < n; i++) {
+        acc[i] = samebits_by_words(acc[i], m + 2 * i * step, s, r->zero, low, high);
+    }
+}
+
+/* SAMEBITS_NARROW by vectors, one multiplier for all: how many sums are codes. */
+static int32_t samebits_narrow_vectors(const samebits_rescale *r, int32_t n, int32_t *acc) {
+    int32_t i = 0;
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+    const int32_t m = ((const int32_t *)r->multipliers)[0], s = r->shifts[0], zero = r->zero;
+    const int32_t below = (int32_t)(((uint32_t)1 << (s - 1)) - 1u);
+    const int32x4_t low = vdupq_n_s32(r->low), high = vdupq_n_s32(r->high), one = vdupq_n_s32(1);
+    for (; r->channels == 1 && i + 4 <= n; i += 4) {
+        const int32x4_t v = vmulq_n_s32(vldrwq_s32(acc + i), m);
+        const int32x4_t odd = vandq_s32(vshlq_r_s32(v, -s), one);
+        int32x4_t code = vshlq_r_s32(vaddq_s32(vaddq_n_s32(v, below), odd), -s);
+        code = vaddq_n_s32(code, zero);
+        vstrwq_s32(acc + i, vminq_s32(vmaxq_s32(code, low), high));
+    }
+#else
+    (void)r;
+    (void)n;
+    (void)acc;
+#endif
+    return i;
+}
+
 static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
     const int32_t *m = (const int32_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -201,7 +310,7 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         break;
     case SAMEBITS_NARROW:
         if (step || SAMEBITS_SMALL) {
-            for (i = 0; i < n; i++) {
+            for (i = samebits_narrow_vectors(r, n, acc); i < n; i++) {
                 const int32_t c = (channel + i) * step;
                 const int32_t q = samebits_round32(acc[i] * m[c], s[c]);
                 acc[i] = samebits_clamp32(q + zero, low, high);
@@ -235,9 +344,7 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         }
         break;
     case SAMEBITS_WORDS:
-        for (i = 0; i < n; i++) {
-            acc[i] = samebits_by_words(acc[i], m + 2 * (channel + i) * step, s[0], zero, low, high);
-        }
+        samebits_words_all(r, channel, n, acc);
         break;
     default: /* SAMEBITS_THRESHOLDS32 */
         for (i = 0; i < n; i++) SAMEBITS_SEARCH(int32_t)
