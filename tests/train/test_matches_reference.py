@@ -272,18 +272,18 @@ def test_exponents_move_both_ways():
 # --- every node of one step -------------------------------------------------------------------
 
 
-def compare_nodes(case, parameters, buffers, model, data, *, training, scale=1.0):
+def compare_nodes(case, parameters, buffers, model, data, scale=1.0):
     inputs, targets = data
     words = dropout_words(case, dropout_sizes(case), 3, 1)
     done, after = reference.forward(
-        case.nodes, parameters, buffers, reference_inputs(case, inputs), training, words
+        case.nodes, parameters, buffers, reference_inputs(case, inputs), words=words
     )
     losses = {"mse": reference_loss.mse, "cross_entropy": reference_loss.cross_entropy}
     loss, gradient = losses[case.loss](done.outputs[case.nodes[-1].name], targets, scale)
     at_parameter, at_node = reference.backward(case.nodes, parameters, done, gradient)
 
     outputs = watched(model)
-    model.train(training)
+    model.train()
     set_step(model, SEED, 3, 1)
     value = loss_of(case, model(model_inputs(case, inputs)), targets)
     assert float(value.detach()) == loss
@@ -308,16 +308,16 @@ def compare_nodes(case, parameters, buffers, model, data, *, training, scale=1.0
 
 
 @pytest.mark.parametrize("steps", [2, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", list(CASES))
 @eager_slowly
-def test_outputs_and_gradients_of_every_node(name, training, steps, realisation):
+def test_outputs_and_gradients_of_every_node(name, steps, realisation):
+    """In training; those of evaluation, by rows, are in `test_rows_and_widths`."""
     case = CASES[name]
     # A state some steps from the start, with delayed updates and running statistics.
     model, results = run_and_compare(name, "momentum", steps)
     model.zero_grad()
     state = results[-1].parameters, results[-1].buffers
-    checked = compare_nodes(case, *state, model, case.shard(9, 0), training=training)
+    checked = compare_nodes(case, *state, model, case.shard(9, 0))
     assert checked == len(case.nodes) - len(case.inputs)
 
 
@@ -333,7 +333,6 @@ def test_gradients_near_the_ends_of_the_exponent_range(power, realisation):
         buffers,
         convert(model),
         case.shard(1, 0),
-        training=True,
         scale=math.ldexp(1.0, power),
     )
 
@@ -356,7 +355,7 @@ def test_all_zero_tensors(what, realisation):
     if what == "image":
         inputs = {"x": [0.0] * len(inputs["x"])}
     parameters, buffers = reference_state(model)
-    compare_nodes(case, parameters, buffers, convert(model), (inputs, targets), training=True)
+    compare_nodes(case, parameters, buffers, convert(model), (inputs, targets))
 
 
 # --- one layer, one number -------------------------------------------------------------------
