@@ -118,7 +118,7 @@ def test_the_double_tells_devices_apart():
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in ("sgd", "rows") else pytest.param(n, marks=pytest.mark.slow) for n in RUNS],
+    [n if n == "rows" else pytest.param(n, marks=pytest.mark.slow) for n in RUNS],
 )
 def test_result_trace_and_files_are_those_of_the_cpu(tmp_path, name):
     results = [
