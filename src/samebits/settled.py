@@ -80,11 +80,15 @@ def state() -> Iterator[None]:
         yield
 
 
+TORCH = ("_dynamo", "torch/overrides", "torch/nn/")  # parts of torch between a caller and us
+
+
 def outside() -> int:
     """The `stacklevel` of a warning of samebits at the line of the user's that called it."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(HERE) or "_dynamo" in frame.f_code.co_filename
+        frame.f_code.co_filename.startswith(HERE)
+        or any(part in frame.f_code.co_filename for part in TORCH)
     ):
         frame, level = frame.f_back, level + 1
     return level

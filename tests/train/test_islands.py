@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import samebits as sb
 from samebits.errors import InputError, NonFiniteError, UnsupportedError
@@ -21,6 +22,7 @@ from samebits.train import (
     model_input,
     mse_loss,
 )
+from samebits.train.islands import FloatWarning
 
 
 class Net(nn.Module):
@@ -113,7 +115,9 @@ def test_an_island_that_diverges_is_named():
         model(BFPTensor.from_real(torch.zeros(2, 2)))
 
 
-def test_log_probabilities_of_an_island_are_refused():
+def test_an_island_takes_log_probabilities():
+    """And hands the gradient on by the logits."""
+
     class Loss(nn.Module):
         def forward(self, x):
             return -x[:, :2]
@@ -126,13 +130,12 @@ def test_log_probabilities_of_an_island_are_refused():
         def forward(self, x):
             return self.loss(nn.functional.log_softmax(self.score(x), 1))
 
-    model = convert(Scores(), keep_float=["loss"])
-    with pytest.raises(
-        UnsupportedError,
-        match=r"float module 'loss': expected BFP values, found .*"
-        "log-probabilities, .*; keep log_softmax in the float module too",
-    ):
-        model(BFPTensor.from_real(torch.randn(2, 4)))
+    net, x = Scores(), torch.randn(2, 4)
+    model = convert(net, keep_float=["loss"])
+    for network, given in ((net, x), (model, BFPTensor.from_real(x))):
+        (network(given) ** 2).mean().backward()
+    found, expected = model.score.weight.grad.dequantize(), net.score.weight.grad.double()
+    assert float((found - expected).norm() / expected.norm()) < 0.05
 
 
 def test_wrong_paths_and_shared_parameters_are_refused(net):
@@ -197,5 +200,47 @@ def test_values_alone_have_no_gradient():
     assert not y.detach().dequantize().requires_grad
     with pytest.raises(NonFiniteError, match="tensor 'gradient of real numbers': expected finite"):
         (y.dequantize() * torch.inf).sum().backward()
-    with pytest.raises(UnsupportedError, match=r"dequantize the logits, and take torch\.log_"):
-        nn.functional.log_softmax(y, 1).dequantize()
+
+
+def of_floats(loss, y):
+    """The gradient of a loss by the values of a tensor, bfp32."""
+    values = y.detach().dequantize().requires_grad_()
+    loss(values).backward()
+    return BFPTensor.from_real(values.grad, bits=32)
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+def test_the_gradient_of_log_probabilities_is_that_by_logits(axis):
+    """As of a policy: the log-probabilities of what was done, by what it was worth."""
+    y = BFPTensor.from_real(torch.randn(4, 3)).requires_grad_()
+    worth = torch.linspace(-1, 2, 12, dtype=torch.float64).view(4, 3)
+
+    def loss(logits):
+        return -(torch.log_softmax(logits, axis) * worth).mean()
+
+    values = torch.log_softmax(y, axis).dequantize()
+    assert torch.equal(values, torch.log_softmax(y, axis).detach().dequantize())
+    (-(values * worth).mean()).backward()
+    expected = of_floats(loss, y).dequantize()
+    assert torch.allclose(y.grad.dequantize(), expected, rtol=1e-4, atol=1e-6)
+
+
+ALIKE = torch.full((4, 3), 1 / 3)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y: functional.triplet_margin_loss(y[:1], y[1:2], y[2:3]),
+        lambda y: functional.margin_ranking_loss(y[:, 0], y[:, 1], torch.ones(4)),
+        lambda y: functional.poisson_nll_loss(y, ALIKE),
+        lambda y: functional.kl_div(torch.log_softmax(y, 1), ALIKE, reduction="batchmean"),
+    ],
+)
+def test_losses_without_a_form_in_integers_say_so(loss):
+    y = BFPTensor.from_real(torch.randn(4, 3)).requires_grad_()
+    with pytest.warns(FloatWarning, match="has no form in integers .* depend on the machine"):
+        found = loss(y)
+    found.backward()
+    expected = of_floats(loss, y).dequantize()
+    assert torch.allclose(y.grad.dequantize(), expected, rtol=1e-4, atol=1e-6)

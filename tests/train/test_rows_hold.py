@@ -151,8 +151,8 @@ def by_batch(
 @pytest.mark.parametrize("exponents", ["tensor", "row", "row-shift"])
 @pytest.mark.parametrize("name", NETS)
 def test_evaluation_does_not_see_the_batch(name, exponents, realisation):
-    """Codes and exponents, beside a sample 1e6 times larger too; where words have one exponent, that
-    would leave the others nothing to differ in."""
+    """Codes and exponents, beside a sample 1e6 times larger too; where words have one exponent,
+    that would leave the others nothing to differ in."""
     found = by_batch(NETS[name], exponents, 30.0 if exponents == "tensor" else 1e6)
     assert len({tuple(sample) for sample in found["alone"]}) == SAMPLES  # they are told apart
     where = [

@@ -18,7 +18,7 @@ from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan
 from samebits.recompute.plan.planner import make_plan
 from samebits.recompute.run.apply import Executor
-from samebits.recompute.run.profile import survey
+from samebits.recompute.run.profile import in_training, survey, untouched
 from samebits.recompute.run.proof import prove
 from samebits.recompute.training import Planner, architecture_network
 from samebits.train.convert import model_input
@@ -100,7 +100,9 @@ def plan_module(
     bfp = any(isinstance(part, Holder) for part in module.modules())
     found = find_device(device)
     if bfp and not isinstance(example, BFPTensor):
-        example = model_input(module, example)
+        with untouched(module):
+            in_training(module)
+            example = model_input(module, example)
     progress.stage("measuring one step")
     try:
         tape, network = survey(module, example, loss or _sum)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._pytree import tree_map
 
-from samebits.errors import UnsupportedError
+from samebits.settled import outside
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
 from samebits.train.tensor import FUNCTIONS, BFPTensor
@@ -17,30 +21,67 @@ from samebits.train.value import BFPValue
 WORDS = "float32: bits depend on the machine here"
 
 
-def _to_real(x: BFPValue) -> Tensor:
-    """BFP -> float64; the gradient becomes bfp32 with one exponent."""
-    return x.values()
+def _to_real(x: BFPValue, along: int | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """BFP -> float64, log-probabilities along an axis if it says so; the gradient becomes bfp32
+    with one exponent."""
+    values = x.values()
+    return values, () if along is None else (values.exp(),)
 
 
 def _to_real_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
+    """That of log-probabilities is by the logits, which they hand it on by."""
+    if call.saved:
+        grad = grad - call.saved[0] * grad.sum(call.arguments[1], keepdim=True)
     return BFPValue(*quantize_real(grad, 32, "gradient of real numbers"))
 
 
-TO_REAL = TrainingOperation("ToReal", _to_real, _to_real_gradient)
+TO_REAL = TrainingOperation("ToReal", _to_real, _to_real_gradient, saves=True)
 
 
 def _dequantize(x: BFPTensor) -> Tensor:
     """The values of a tensor that carries gradients, which carry them on: a loss of floats."""
-    if x.along is not None:
-        raise UnsupportedError(
-            "dequantize: expected BFP values, found log-probabilities, whose gradient is that by "
-            "logits; dequantize the logits, and take torch.log_softmax of that"
-        )
-    found: Tensor = TO_REAL(x)
+    found: Tensor = TO_REAL(x, x.along)
     return found
 
 
 FUNCTIONS[Tensor.dequantize] = _dequantize
+
+
+class FloatWarning(UserWarning):
+    """A loss is computed in floats: from there on bits depend on the machine."""
+
+
+def _in_floats(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A loss of PyTorch over the values of BFP tensors, with a warning."""
+
+    @functools.wraps(loss)
+    def compute(*args: Any, **options: Any) -> Tensor:
+        text = (
+            f"{loss.__name__} has no form in integers and is computed in float64: bits depend on "
+            "the machine from there on"
+        )
+        warnings.warn(text, FloatWarning, stacklevel=outside())
+        given = tree_map(
+            lambda x: _dequantize(x) if isinstance(x, BFPTensor) else x, (args, options)
+        )
+        return loss(*given[0], **given[1])
+
+    return compute
+
+
+FUNCTIONS.update(
+    {
+        loss: _in_floats(loss)
+        for loss in (
+            *(functional.kl_div, functional.triplet_margin_loss, functional.ctc_loss),
+            *(functional.triplet_margin_with_distance_loss, functional.hinge_embedding_loss),
+            *(functional.cosine_embedding_loss, functional.margin_ranking_loss),
+            *(functional.multi_margin_loss, functional.multilabel_margin_loss),
+            *(functional.multilabel_soft_margin_loss, functional.soft_margin_loss),
+            *(functional.poisson_nll_loss, functional.gaussian_nll_loss),
+        )
+    }
+)
 
 
 def _from_real(x: Tensor, name: str, by_rows: bool, bits: int) -> BFPValue:
@@ -63,8 +104,7 @@ class Island(nn.Module):
     def forward(self, *args: Any, **options: Any) -> Any:
         """The float module's result, its real tensors quantized as inputs of a network are.
 
-        Raises NonFiniteError where one holds NaN or an infinity, UnsupportedError where one given
-        holds log-probabilities: the gradient that log_softmax takes is that by logits.
+        Raises NonFiniteError where one holds NaN or an infinity.
         """
         given = tree_map(self._real, (args, options))
         result = super().forward(*given[0], **given[1])
@@ -73,12 +113,7 @@ class Island(nn.Module):
     def _real(self, value: Any) -> Any:
         if not isinstance(value, BFPTensor):
             return value
-        if value.along is not None:
-            raise UnsupportedError(
-                f"float module {self.island[0]!r}: expected BFP values, found log-probabilities, "
-                "whose gradient is that by logits; keep log_softmax in the float module too"
-            )
-        return TO_REAL(value).float()
+        return TO_REAL(value, value.along).float()
 
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():

@@ -58,7 +58,7 @@ class LogProbabilities(BFPValue):
         raise UnsupportedError(
             f"expected vectors of log-probabilities along axis {self.along} of "
             f"{tuple(self.shape)} that stay whole, found {tuple(y.shape)}; do this to the logits, "
-            "before log_softmax"
+            "before log_softmax, or to the values that .dequantize() gives"
         )
 
     def values(self) -> Tensor:

@@ -1,7 +1,7 @@
 /* --- rows of 8-bit codes, Cortex-M ---------------------------------------------------------------
  *
- * Products of two tensors of int8 by vectors of Helium or halfwords of the DSP extension: element by
- * element, and a row by a matrix. elementwise.c and products.c define the same for any types. */
+ * Products of two tensors of int8 by vectors of Helium or halfwords of the DSP extension: element
+ * by element, and a row by a matrix. elementwise.c and products.c define the same for any types. */
 
 #include "samebits_vector.h"
 
