@@ -41,7 +41,6 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         None: "unsupported-network",
         "codegen": "unsupported-c",
         "kernels": "unsupported-training",
-        "network": "unsupported-backend",
         "npu": "unsupported-npu",
         "onnx": "unsupported-onnx",
         "pytorch": "unsupported-pytorch",
