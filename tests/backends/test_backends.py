@@ -152,6 +152,7 @@ class BoardSuite(BackendSuite):
     without = ("requantize-int32-int16--32768", "requantize-int32-uint16-5")
 
 
+@pytest.mark.slow
 class TestCortexM3(BoardSuite):
     backend = GeneratedC("cortex-m3")
 

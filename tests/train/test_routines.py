@@ -166,7 +166,13 @@ def same(found, wanted):
         assert all(map(same_parts, a.parts, b.parts))
 
 
-CASES = [*((name, "tensor") for name in NETS), *((name, "row") for name in BY_ROWS)]
+CASES = [
+    *((name, "tensor") for name in NETS),
+    *(
+        pytest.param(name, "row", marks=pytest.mark.slow if name == "mobilenetv2" else ())
+        for name in BY_ROWS
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "exponents"), CASES)

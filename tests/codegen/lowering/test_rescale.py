@@ -59,13 +59,13 @@ def always_low() -> Graph:
 @pytest.mark.parametrize(
     ("flags", "every"),
     [
-        ("-O3 -march=native", 6),
+        ("-O3 -march=native", 18),
         pytest.param("-O3 -march=native", 1, marks=pytest.mark.slow),
         pytest.param("-O1", 1, marks=pytest.mark.slow),
     ],
 )
 def test_every_code_in_every_form(same_in_c: Check, flags: str, every: int) -> None:
-    """every: which of the ratios, the first and every sixth or all."""
+    """every: which of the ratios, the first and every so many, or all."""
     kinds = ((1, "int8", 0), (65521, "uint8", 129), (1 << 30, "int8", -7), (3, "int16", 5))
     graphs = [scaled(ratio, *kinds[i % 4]) for i, ratio in enumerate(RATIOS[::every])]
     inputs = [[[np.arange(-32768, 32768, dtype=np.int16)]]] * len(graphs)

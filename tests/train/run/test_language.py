@@ -42,7 +42,7 @@ def test_every_place_has_the_byte_after_it_as_label(text: Path) -> None:
         data.limited(3)
 
 
-@pytest.mark.parametrize("numerics", ["bfp", "float32"])
+@pytest.mark.parametrize("numerics", ["bfp", pytest.param("float32", marks=pytest.mark.slow)])
 def test_from_a_text_to_the_same_tokens(numerics: str, text: Path, tmp_path: Path) -> None:
     data = load(str(text), input_shape=(LENGTH,))
     module = gpt(256, LENGTH, width=32, depth=1)
