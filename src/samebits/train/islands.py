@@ -29,7 +29,7 @@ def _to_real(x: BFPValue, along: int | None) -> tuple[Tensor, tuple[Tensor, ...]
 
 
 def _to_real_gradient(call: OperationCall, grad: Tensor) -> BFPValue:
-    """That of log-probabilities is by the logits, which they hand it on by."""
+    """The gradient of log-probabilities becomes that by the logits, which they hand on."""
     if call.saved:
         grad = grad - call.saved[0] * grad.sum(call.arguments[1], keepdim=True)
     return BFPValue(*quantize_real(grad, 32, "gradient of real numbers"))
