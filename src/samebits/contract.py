@@ -44,7 +44,7 @@ MISSING = {
     "refuse": "an error that names row and column",
     "mean": "a number counts as its column's mean, a word as none of its column's",
 }
-"""What is done about cells of a table that have no value."""
+"""Ways to take cells of a table that have no value."""
 RULE_OF = {  # of tasks
     "classification": "argmax",
     "segmentation": "argmax",

@@ -113,7 +113,7 @@ class Island(nn.Module):
     def _real(self, value: Any) -> Any:
         if not isinstance(value, BFPTensor):
             return value
-        return TO_REAL(value, value.along).float()
+        return _dequantize(value).float()
 
     def _quantized(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():

@@ -6,6 +6,7 @@ from torch import nn
 
 from recompute_nets import CLASSES, Case, conv_bn, make
 from samebits.errors import UnsupportedError
+from samebits.recompute.network.trace import StateError
 from samebits.recompute.run.profile import survey
 
 
@@ -135,6 +136,27 @@ def test_hooks_of_parameters_are_refused():
     case.model[-1].weight.register_hook(lambda g: g)
     with pytest.raises(UnsupportedError, match=r"parameter '\d+.weight' has gradient hooks"):
         survey(case.model, case.inputs, case.loss)
+
+
+def test_a_tensor_that_forward_makes_is_refused_and_not_kept():
+    """By no state of the model's: what else follows such a model may take it."""
+
+    class Summed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 8)
+
+        def forward(self, x):
+            return torch.zeros(2, 8).index_add(0, torch.arange(4) % 2, self.layer(x))
+
+    model = Summed()
+    before = set(vars(model))
+    with pytest.raises(
+        UnsupportedError, match=r"a tensor \[2, 8\] that its forward code"
+    ) as caught:
+        survey(model, torch.randn(4, 3), torch.sum)
+    assert not isinstance(caught.value, StateError)
+    assert set(vars(model)) == before
 
 
 def test_sparse_gradients_are_refused():

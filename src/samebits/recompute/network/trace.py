@@ -7,6 +7,7 @@ reshape); containers are looked through. torch.fx follows the model's own code.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -50,6 +51,19 @@ class _Tracer(fx.Tracer):
                 "model's own, which a plan does not follow: train without a plan"
             )
         return node
+
+    def create_arg(self, a: Any) -> Any:
+        """An argument of a node. fx would keep a tensor that the forward code makes as an attribute
+        of the model; that is refused here."""
+        if isinstance(a, Tensor) and a not in self.tensor_attrs:
+            held = itertools.chain(self.root.parameters(), self.root.buffers())
+            if not any(a is own for own in held):
+                raise UnsupportedError(
+                    f"{type(self.root).__name__}: expected a forward pass of layers and their "
+                    f"results, found a tensor {list(a.shape)} that its forward code makes; train "
+                    "without a plan"
+                )
+        return super().create_arg(a)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         if threading.get_ident() != self.thread:
@@ -112,8 +126,7 @@ def watched(model: nn.Module) -> Iterator[None]:
         for module, own in attributes:
             vars(module).clear()
             vars(module).update(own)
-        followed = "attribute '_tensor_constant" in changed  # a constant that fx itself has kept
-        raise (UnsupportedError if followed else StateError)(
+        raise StateError(
             f"{type(model).__name__}: its forward code changes {changed}, which a plan would do "
             "once and for all: expected a forward pass without state of its own; train without a "
             "plan"
