@@ -171,7 +171,7 @@ FLOAT, LOSSES = (
     sorted(n for n in OPERATIONS if n.endswith(("Entropy", "Loss"))),
 )
 PLAIN = {
-    "Add": "pointwise.add attention.add_wide",
+    "Add": "pointwise.added attention.add_wide",
     "AveragePool": "pooling.averages pooling.averages_backward",
     "BatchNorm": "norm.batch_norm norm.batch_norm_backward",
     "BinaryEntropy": "loss.binary_cross_entropy",
@@ -201,7 +201,7 @@ PLAIN = {
     "Pad": "moves.padded moves.placed",
     "Permute": "recurrent.swap moves.placed",
     "Products": "layers.affine layers.affine_input_gradient layers.affine_weight_gradient",
-    "Relu": "pointwise.relu pointwise.relu_backward pointwise.relu6 pointwise.relu6_backward",
+    "Relu": "pointwise.clamp pointwise.clamp_backward",
     "Reshape": "pointwise.reshaped",
     "Rnn": "rnn.rnn rnn.rnn_backward",
     "Roll": "moves.rolled moves.placed",

@@ -46,10 +46,11 @@ def values(v: torch.Tensor, exponent: int, bits: int) -> Array:
 
 
 def found_by_definition(z, e_z, gamma, beta, running, eps, bits):
-    """Codes and exponent, scalars [3][channels], and what the backward pass needs."""
+    """Sums, codes and exponent, scalars [3][channels], and what the backward pass needs."""
     wide = Parameter(gamma.parameter.weight, gamma.parameter.shape, (bits, 16))
     y, saved, _ = norm.batch_norm(values(z, e_z, 8), wide, beta.parameter, eps, running)
-    return (y.codes, y.exponent), [saved.centre, saved.inv, saved.a], saved
+    narrow = y.narrow()
+    return y, (narrow.codes, narrow.exponent), [saved.centre, saved.inv, saved.a], saved
 
 
 def sums_of(z: torch.Tensor) -> list[int]:
@@ -59,17 +60,26 @@ def sums_of(z: torch.Tensor) -> list[int]:
 
 
 def check_forward(k, z, e_z, gamma, beta, running=None, eps=1e-5, bits=8):
-    """In every memory order; what the definition has for the backward pass."""
-    expected, scalars, saved = found_by_definition(z, e_z, gamma, beta, running, eps, bits)
+    """In every memory order, also clamped; what the definition has for the backward pass."""
+    exact, expected, scalars, saved = found_by_definition(z, e_z, gamma, beta, running, eps, bits)
     given = None if running is None else tuple(torch.tensor(v).double() for v in running)
     for v in layouts(z):
-        part, found, sums, _ = k.batch_norm(v, e_z, gamma.part, beta.part, given, eps, bits)
+        by, found, sums, _ = k.batch_norm(v, e_z, gamma.part, beta.part, given, eps)
+        part = k.affine(v, by, bits)
         assert (part[0].dtype, found.dtype, sums.dtype) == (
             *(torch.int8, torch.float64, torch.int64),
         )
         same_codes(part, expected, flat(z), e_z)
         assert found.tolist() == scalars
         assert_same(sums, sums_of(z), range(2 * z.shape[1]))
+        assert_same(k.affine_sums(v, by), exact.acc, flat(z))
+        assert by.largest == max(map(abs, exact.acc))
+        for clip in (0, 6):
+            clamped, passing = exact.clamped(clip)
+            part, mask = k.affine_clamped(v, by, clip, bits)
+            narrow = clamped.narrow()
+            same_codes(part, (narrow.codes, narrow.exponent), flat(z), e_z)
+            assert_same(k.unpacked(mask, z.shape).int(), passing.codes, flat(z))
     return saved
 
 
@@ -127,10 +137,11 @@ def test_extreme_parameters(k, e_gamma, e_beta):
     z, gamma, beta = codes((5, 4), Q8, 8, 1), state(4, e_gamma, 2), state(4, e_beta, 3)
     arguments = (z, -9, gamma, beta)
     try:
-        saved = found_by_definition(*arguments, None, 1e-5, 8)[2]
+        saved = found_by_definition(*arguments, None, 1e-5, 8)[3]
     except RangeError:
+        by = k.batch_norm(z, -9, gamma.part, beta.part, None, 1e-5)[0]
         with pytest.raises(RangeError, match="expected an exponent of at most 127, found 1"):
-            k.batch_norm(z, -9, gamma.part, beta.part, None, 1e-5, 8)
+            k.affine(z, by, 8)
         return
     check_forward(k, *arguments)
     for bits, e_g in itertools.product((16, 32), (-600, -20, 200)):
@@ -201,7 +212,7 @@ def test_sums_over_more_rows_than_one_block(k, rows, threads):
     z = torch.full((rows, 3), Q8, dtype=torch.int8)
     one = state(3, -20, 1)
     for v, end in ((z, Q8), (-z, -Q8)):
-        _, scalars, sums, _ = k.batch_norm(v, 0, one.part, one.part, None, 1e-5, 8)
+        _, scalars, sums, _ = k.batch_norm(v, 0, one.part, one.part, None, 1e-5)
         assert sums.tolist() == [[c] * 3 for c in (end * rows, Q8**2 * rows)]
         assert scalars[0].tolist() == [end] * 3
 
@@ -225,7 +236,7 @@ def test_what_is_not_finite_is_an_error(k, running, eps, found):
     z, one = tensor([[3, 1], [3, 5]], 8), State([5 << 15, 3 << 15], -20)
     given = None if running is None else tuple(torch.tensor(v).double() for v in running)
     with pytest.raises(RangeError, match=f"{NOT_FINITE}({found})$"):
-        k.batch_norm(z, 0, one.part, one.part, given, eps, 8)
+        k.batch_norm(z, 0, one.part, one.part, given, eps)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +264,9 @@ def test_running_buffers_may_have_32_bits(k):
     z, one = codes((5, 2), Q8, 8, 1), State([5 << 15, 3 << 15], -20)
     running = (torch.tensor([0.5, 3.0]), torch.tensor([2.0, 0.25]))
     wide = tuple(v.double() for v in running)
-    (part, *others, exponent), (same, *alike, as_well) = (
-        k.batch_norm(z, -3, one.part, one.part, given, 0.25, 8) for given in (running, wide)
+    (by, *others, exponent), (same, *alike, as_well) = (
+        k.batch_norm(z, -3, one.part, one.part, given, 0.25) for given in (running, wide)
     )
-    assert (part[1], exponent) == (same[1], as_well)
-    assert all(map(torch.equal, [part[0], *others], [same[0], *alike]))
+    assert (by.exponent, by.largest, exponent) == (same.exponent, same.largest, as_well)
+    alike += same.m, same.b, same.ends
+    assert all(map(torch.equal, [*others, by.m, by.b, by.ends], alike))

@@ -179,8 +179,9 @@ def test_empty_tensors(k, shape):
     ):
         assert (tuple(zeros.shape), exponent) == (shape, -128)
     x = v.to(torch.int8)
-    assert k.relu(x, 0, None).shape == v.shape
-    assert k.relu_grad(v, x, 0, None).shape == v.shape
+    low, mask = k.clamp(x, 0, 0)
+    assert low.shape == v.shape
+    assert k.behind_mask(v, mask).shape == v.shape
     zeros, exponent = k.add(x, 3, x, -4)
     assert (zeros.shape, zeros.dtype, exponent) == (v.shape, torch.int8, -128)
 
@@ -282,42 +283,11 @@ def test_channel_sums_that_need_many_bits(k, bits, rows, channels, threads):
     ]
 
 
-# --- activations, addition -----------------------------------------------------------
+def added(a, b):
+    return pointwise.added(a, b).narrow()
 
 
-CLIPS = [(0, None), (-4, 6), (-5, 6), (3, 6), (-7, 1), (-6, 2)]
-
-
-@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
-@pytest.mark.parametrize(("exponent", "clip"), CLIPS)
-def test_relu(k, shape, exponent, clip, threads):
-    x = codes(shape, Q8, 8, 1)
-    limit = 128 if clip is None else formats.round_real(clip / formats.power(exponent))
-    for bits, v in itertools.product((16, 32), layouts(x)):
-        y = k.relu(v, exponent, clip)
-        assert_same(y, [min(max(c, 0), limit, 127) for c in flat(x)], flat(x))
-        g = codes(shape, formats.CODE_MAX[bits], bits, 2)
-        kept = [a if 0 < b < limit else 0 for a, b in zip(flat(g), flat(y), strict=True)]
-        for u in layouts(g):
-            actual = k.relu_grad(u, y, exponent, clip)
-            assert actual.dtype == g.dtype
-            assert_same(actual, kept, list(zip(flat(g), flat(y), strict=True)))
-
-
-@pytest.mark.parametrize("clip", [1, 6, 127])
-def test_a_clip_value_at_every_exponent(k, clip):
-    """One exponent is as rows that all have it."""
-    x = torch.arange(-127, 128, dtype=torch.int8)[None]
-    g = torch.arange(1, 256, dtype=torch.int32)[None]
-    for exponent in range(-128, 128):
-        high = min(formats.round_real(clip / formats.power(exponent)), 128)
-        expected = x.clamp(0, min(high, 127))
-        y = k.relu(x, exponent, clip)
-        assert torch.equal(y, expected), exponent
-        assert torch.equal(k.relu(x, torch.tensor([[exponent]]), clip), expected), exponent
-        kept = torch.where((y > 0) & (y.int() < high), g, 0)
-        assert torch.equal(k.relu_grad(g, y, exponent, clip), kept), exponent
-        assert torch.equal(k.relu_grad(g, y, torch.tensor([[exponent]]), clip), kept), exponent
+# --- addition -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("room", [0, 15])
@@ -393,9 +363,17 @@ def test_add(k, exponents):
         (i, j) for i in range(-127, 128, 2) for j in (-127, -64, -3, -1, 0, 1, 2, 63, 100, 127)
     ]
     a, b = (tensor([p[i] for p in pairs], 8) for i in (0, 1))
-    expected = pointwise.add(array(a, exponents[0]), array(b, exponents[1]))
+    expected = added(array(a, exponents[0]), array(b, exponents[1]))
     actual = k.add(a, exponents[0], b, exponents[1])
     same_codes(actual, (expected.codes, expected.exponent), pairs, exponents)
+    exact = pointwise.added(array(a, exponents[0]), array(b, exponents[1]))
+    acc, top, own = k.add_sums(a, exponents[0], b, exponents[1])
+    assert (acc.tolist(), top, own) == (exact.acc, max(map(abs, exact.acc)), exact.exponent)
+    for clip in (0, 6):
+        clamped, passing = exact.clamped(clip)
+        part, mask = k.add_clamped(a, exponents[0], b, exponents[1], clip, 8)
+        same_codes(part, (clamped.narrow().codes, clamped.narrow().exponent), pairs, exponents)
+        assert k.unpacked(mask, a.shape).int().tolist() == passing.codes
 
 
 @pytest.mark.parametrize("exponents", [(-30, 5), (5, -30), (127, -128), (-128, 127), (0, 22)])
@@ -403,7 +381,7 @@ def test_add_with_zeros(k, exponents):
     """An all-zero operand's exponent does not count, however large."""
     a = codes((300,), Q8, 8, 1)
     zero, (e_a, e_zero) = torch.zeros_like(a), exponents
-    expected = pointwise.add(array(a, e_a), array(zero, e_zero))
+    expected = added(array(a, e_a), array(zero, e_zero))
     wanted = (expected.codes, expected.exponent)
     same_codes(k.add(a, e_a, zero, e_zero), wanted, flat(a))
     same_codes(k.add(zero, e_zero, a, e_a), wanted, flat(a))
@@ -430,10 +408,10 @@ def test_a_sum_that_outgrows_its_exponent(k):
 @pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
 def test_add_in_any_memory_order(k, shape, threads):
     a, b = codes(shape, Q8, 8, 1), codes(shape, Q8, 8, 2)
-    expected = pointwise.add(array(a, -3), array(b, 1))
+    expected = added(array(a, -3), array(b, 1))
     for u, v in paired_layouts(a, b):
         same_codes(k.add(u, -3, v, 1), (expected.codes, expected.exponent), flat(a))
-    same = pointwise.add(array(a, -3), array(a, -3))
+    same = added(array(a, -3), array(a, -3))
     same_codes(k.add(a, -3, a, -3), (same.codes, same.exponent), flat(a))
 
 

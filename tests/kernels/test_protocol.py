@@ -13,6 +13,7 @@ import torch
 import samebits.train
 from samebits import kernels
 from samebits.kernels import build, declarations, library
+from samebits.kernels.clamps import Clamps
 from samebits.kernels.compiled import Compiled
 from samebits.kernels.eager import Eager
 from samebits.kernels.moments import Update
@@ -47,7 +48,7 @@ def test_parameters_and_results_are_those_of_the_protocol(kind, name):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_is_defined_and_documented(name):
-    assert name in vars(Eager) | vars(BatchNorms) | vars(Vectors)
+    assert name in vars(Eager) | vars(BatchNorms) | vars(Vectors) | vars(Clamps)
     assert OPERATIONS[name].__doc__
 
 

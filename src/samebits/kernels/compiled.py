@@ -44,8 +44,7 @@ class Compiled(Eager):
 
     scale = _fused(Eager.scale)
     divide = _fused(Eager.divide)
-    _clipped = _fused(Eager._clipped)
-    _unclipped = _fused(Eager._unclipped)
+    _clamped = _fused(Eager._clamped)
     joint = _fused(Eager.joint)
     split = _fused(Eager.split)
     _channel_affine = _fused(Eager._channel_affine)

@@ -17,7 +17,6 @@ from samebits.errors import RangeError
 from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.averages import Averages, Factors, Spans
-from samebits.kernels.clips import clip_codes
 from samebits.kernels.geometry import (
     ConvShape,
     Window,
@@ -259,22 +258,6 @@ class Eager(BatchNorms):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        return self._clipped(x, clip_codes(clip, exponent))
-
-    def _clipped(self, x: Tensor, high: int | Tensor) -> Tensor:
-        """min(max(x, 0), high)."""
-        if isinstance(high, int):
-            return x.clamp(0, min(high, formats.Q8))
-        return torch.minimum(x.clamp(min=0), high.clamp(max=formats.Q8).to(x.dtype))
-
-    def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        return self._unclipped(g, y, clip_codes(clip, exponent))
-
-    def _unclipped(self, g: Tensor, y: Tensor, high: int | Tensor) -> Tensor:
-        """g where 0 < y < high, else 0."""
-        return torch.where((y > 0) & (y.int() < high), g, torch.zeros_like(g))
-
     def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
         """The table is rounded, and then looked up."""
         entries, e = tables.at(exponent)
@@ -299,16 +282,25 @@ class Eager(BatchNorms):
         return torch.cat(codes, axis), exponent
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
+        return self.requantize(*self.add_sums(a, ea, b, eb), bits)
+
+    def add_clamped(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
+        acc, _, exponent = self.add_sums(a, ea, b, eb)
+        return self.clamped(acc, exponent, clip, bits)
+
+    def add_sums(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
+    ) -> tuple[Tensor, int, Exponent]:
         exponent: Exponent
         if isinstance(ea, int) and isinstance(eb, int):
             live = [e for codes, e in ((a, ea), (b, eb)) if self.largest_of(codes)]
-            if not live:
-                return torch.zeros_like(a), formats.EXPONENT_MIN
-            exponent = max(min(live), max(live) - rows.ROOM)
+            exponent = max(min(live), max(live) - rows.ROOM) if live else min(ea, eb)
         else:
             exponent = rows.common(a, ea, b, eb)
         acc = self._add_scaled(a, ea - exponent, b, eb - exponent)
-        return self.requantize(acc, self.largest_of(acc), exponent, bits)
+        return acc, self.largest_of(acc), exponent
 
     def _add_scaled(self, a: Tensor, by_a: Exponent, b: Tensor, by_b: Exponent) -> Tensor:
         """rne(a * 2**by_a) + rne(b * 2**by_b) in int64."""

@@ -49,6 +49,11 @@ def pointer(v: Tensor | None, count: int, *kinds: torch.dtype) -> int | None:
     raise _refused(v, f"{count} dense", kinds)
 
 
+def mask_pointer(mask: Tensor | None, n: int) -> int | None:
+    """`pointer` of a mask of n bits."""
+    return pointer(mask, -(-n // 8), U8)
+
+
 def word_pointer(v: Tensor | None, count: int, kind: torch.dtype) -> int | None:
     """`pointer` of a tensor whose elements lie in the order of random words."""
     if v is None:

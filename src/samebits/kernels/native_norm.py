@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from samebits.kernels.memory import F64, GRADIENT, I8, I16, I32, I64, pointer, rows, unrows
+from samebits.kernels.memory import (
+    F64,
+    GRADIENT,
+    I8,
+    I16,
+    I32,
+    I64,
+    mask_pointer,
+    pointer,
+    rows,
+    unrows,
+)
 from samebits.kernels.native_recurrence import NativeRecurrence
 from samebits.kernels.norm import GUARD, unfit_scale
-from samebits.kernels.protocol import BITS, Part, State, WholePart
+from samebits.kernels.protocol import BITS, Affine, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 
 _threads = torch.get_num_threads
@@ -25,9 +38,8 @@ class NativeNorm(NativeRecurrence):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-        bits: int,
-    ) -> tuple[Part, Tensor, Tensor, int] | None:
-        """The statistics, the scalars, and a pass that writes."""
+    ) -> tuple[Affine, Tensor, Tensor, int] | None:
+        """The statistics and the scalars."""
         samples = len(z) if isinstance(exponent, Tensor) else 1
         z = rows(z)
         channels = z.shape[-1]
@@ -39,18 +51,54 @@ class NativeNorm(NativeRecurrence):
         known = (None, None) if running is None else tuple(map(_wide, running))
         statistics = [pointer(v, channels, F64) for v in known]
         sums, scalars = z.new_empty((2, channels), dtype=I64), z.new_empty((3, channels), dtype=F64)
-        y, e_sums, found = torch.empty_like(z), self._out(), self._out()
+        m, b = (z.new_empty((samples, channels), dtype=I32) for _ in range(2))
+        ends = z.new_empty((samples, 2), dtype=I64)
+        e_sums, top, found = self._out(), self._out(), self._out()
         given, _, held = self._of_rows(exponent, samples)
-        e_y, own = self._results(held)
-        guard = 0 if held is None else GUARD
+        common, own = self._results(held)
+        guard, many = 0 if held is None else GUARD, samples * channels
         self._run(
             *(self._c.samebits_batch_norm, pointer(z, n * channels, I8), given, samples),
-            *(n // samples, channels, guard, *states[0], *states[1], *statistics, eps, bits),
+            *(n // samples, channels, guard, *states[0], *states[1], *statistics, eps),
             *(pointer(sums, 2 * channels, I64), e_sums, pointer(scalars, 3 * channels, F64)),
-            *(pointer(y, n * channels, I8), e_y, found, _threads()),
+            *(pointer(m, many, I32), pointer(b, many, I32), common),
+            *(pointer(ends, 2 * samples, I64), top, found, _threads()),
             unfit=unfit_scale,
         )
-        return (unrows(y), own()), scalars, sums, e_sums[0]
+        return Affine(m, b, own(), ends, top[0]), scalars, sums, e_sums[0]
+
+    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+        return self._affine(z, by, 0, bits, None)
+
+    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+        mask = self._new_mask(z)
+        return self._affine(z, by, clip, bits, mask), mask
+
+    def _affine(self, z: Tensor, by: Affine, clip: int, bits: int, mask: Tensor | None) -> Part:
+        """Codes of the sums, which are clamped where there is a mask to be made."""
+        operands, z = self._affine_operands(z, by)
+        samples, n, y = len(by.m), z.numel(), torch.empty_like(z)
+        exponent, _, held = self._of_rows(by.exponent, samples)
+        (own, result), found = self._results(held), self._out()
+        self._run(
+            *(self._c.samebits_affine, *operands, exponent, pointer(by.ends, 2 * samples, I64)),
+            *(clip, bits, pointer(y, n, I8), own, mask_pointer(mask, n), found, _threads()),
+        )
+        return unrows(y), result()
+
+    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+        operands, z = self._affine_operands(z, by)
+        acc, n = torch.empty_like(z, dtype=I32), z.numel()
+        place = pointer(acc, n, I32)
+        self._run(self._c.samebits_affine_sums, *operands, place, _threads())
+        return unrows(acc)
+
+    def _affine_operands(self, z: Tensor, by: Affine) -> tuple[tuple[Any, ...], Tensor]:
+        """Codes, their sizes and multiply-adds as C takes them, and the codes, channels last."""
+        z, (samples, channels) = rows(z), by.m.shape
+        terms = (pointer(v, samples * channels, I32) for v in (by.m, by.b))
+        per_sample = z.numel() // (samples * channels)
+        return (pointer(z, z.numel(), I8), samples, per_sample, channels, *terms), z
 
     def batch_norm_gradient(
         self,

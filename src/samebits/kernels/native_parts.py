@@ -26,6 +26,7 @@ from samebits.kernels.memory import (
     I64,
     INTEGERS,
     SUMS,
+    U8,
     dense,
     integers,
     is_last,
@@ -118,6 +119,10 @@ class NativeParts(Eager):
             if found is None:
                 found = next(a for a in reversed(arguments) if isinstance(a, CELL))
             fail(status, found[0], unfit)
+
+    def _new_mask(self, v: Tensor) -> Tensor:
+        """Room for the mask of a tensor, which C writes."""
+        return v.new_empty(-(-v.numel() // 8), dtype=U8)
 
     def largest_of(self, v: Tensor) -> int:
         v, n, largest = dense(v), v.numel(), self._out()

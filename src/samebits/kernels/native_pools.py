@@ -1,4 +1,4 @@
-"""Pools, sums of tensors and clips in C (training.md 5 and 7)."""
+"""Clamps, sums of tensors and pools in C (training.md 5 and 7)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.averages import Averages
-from samebits.kernels.clips import clip_table
 from samebits.kernels.geometry import Window
 from samebits.kernels.library import pool_struct, windows_struct
 from samebits.kernels.memory import (
+    BOOL,
     GRADIENT,
     I8,
     I16,
     I32,
     I64,
+    SUMS,
     U8,
     dense,
     like,
+    mask_pointer,
     nchw,
     nhwc,
     pointer,
+    rows,
+    unrows,
 )
 from samebits.kernels.native_norm import NativeNorm
+from samebits.kernels.native_parts import BITS_OF, sums
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum
 from samebits.kernels.rows import Exponent
 
@@ -35,53 +40,119 @@ _threads = torch.get_num_threads
 
 
 class NativePools(NativeNorm):
-    """The part of `Native` that adds tensors, clips and pools them."""
+    """The part of `Native` that clamps tensors, adds and pools them."""
 
-    def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        if (clipped := self._clips(x, exponent, clip)) is None:
-            return super().relu(x, exponent, clip)
-        many, *clips = clipped
-        x, n = dense(x), x.numel()
-        out = torch.empty_like(x)
-        operands = (pointer(x, n, I8), many, n // many, *clips[:2])
-        self._run(self._c.samebits_relu, *operands, pointer(out, n, I8), _threads())
-        return out
+    def clamp(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Tensor, Tensor]:
+        """Exponents of rows, or of these and of channels; others in torch, with a clip value."""
+        if (layout := self._clamp_layout(v, exponent, clip)) is None:
+            return super().clamp(v, exponent, clip)
+        v = rows(v)
+        out, n, mask = torch.empty_like(v), v.numel(), self._new_mask(v)
+        places = (pointer(out, n, I8, *SUMS), mask_pointer(mask, n), _threads())
+        kinds = pointer(v, n, I8, *SUMS), BITS_OF[v.dtype]
+        self._run(self._c.samebits_clamp, *kinds, *layout[:-1], clip, *places)
+        return unrows(out), mask
 
-    def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        if (clipped := self._clips(y, exponent, clip)) is None:
-            return super().relu_grad(g, y, exponent, clip)
-        many, *clips = clipped
-        y = dense(y)
-        g = like(g, y)
-        out, n = torch.empty_like(g), y.numel()
-        operands = (pointer(g, n, *GRADIENT), BITS[g.dtype], pointer(y, n, I8), many, n // many)
-        place = pointer(out, n, *GRADIENT)
-        self._run(self._c.samebits_relu_grad, *operands, *clips[:2], place, _threads())
-        return out
-
-    def _clips(self, v: Tensor, exponent: Exponent, clip: int | None) -> tuple[Any, ...] | None:
-        """Rows, their exponents and the table of a clip value as C reads them, and what holds them;
-        without a clip value all is one row, and the exponent does not count."""
-        if clip is None:
-            return 1, self._at(0), None, None
+    def _clamp_layout(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Any, ...] | None:
+        """Rows, places and channels of each, their exponents as C reads them, and what holds these;
+        without a clip value no exponent counts."""
+        if not clip or not isinstance(exponent, Tensor):
+            return 1, v.numel(), 1, self._at(0 if isinstance(exponent, Tensor) else exponent), None
+        channels = 1
         if (many := self._rows(v, exponent)) is None:
-            return None
-        given, _, held = self._of_rows(exponent, many)
-        return many, given, pointer(clip_table(clip), 256, U8), held
+            channels, many = v.shape[1 if v.dim() == 4 else -1], len(v)
+            if v.dim() not in (2, 4) or exponent.numel() != many * channels:
+                return None
+            exponent = rows(exponent)
+        given, _, held = self._of_rows(exponent, many * channels)
+        return many, v.numel() // (many * channels), channels, given, held
+
+    def clamped(self, acc: Tensor, exponent: Exponent, clip: int, bits: int) -> tuple[Part, Tensor]:
+        if isinstance(exponent, Tensor) or bits > 8:
+            return super().clamped(acc, exponent, clip, bits)
+        acc = rows(sums(acc))
+        codes, n = torch.empty_like(acc, dtype=I8), acc.numel()
+        own, mask = self._out(), self._new_mask(acc)
+        self._run(
+            *(self._c.samebits_clamped, pointer(acc, n, *SUMS), BITS_OF[acc.dtype], n),
+            *(self._at(exponent), clip, bits, pointer(codes, n, I8), own),
+            *(mask_pointer(mask, n), _threads()),
+        )
+        return (unrows(codes), own[0]), mask
+
+    def behind_mask(self, g: Tensor, mask: Tensor) -> Tensor:
+        g = rows(g)
+        out, n = torch.empty_like(g), g.numel()
+        operands = (pointer(g, n, *GRADIENT), BITS[g.dtype], n, mask_pointer(mask, n))
+        self._run(self._c.samebits_behind_mask, *operands, pointer(out, n, *GRADIENT), _threads())
+        return unrows(out)
+
+    def unpacked(self, mask: Tensor, shape: torch.Size) -> Tensor:
+        order = (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
+        flags = torch.empty(order, dtype=BOOL, device="cpu")
+        n = flags.numel()
+        self._run(self._c.samebits_mask_bytes, mask_pointer(mask, n), n, pointer(flags, n, BOOL))
+        return unrows(flags)
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
-        if (many := self._rows(a, ea, eb)) is None:
+        if (operands := self._addends(dense(a), ea, b, eb)) is None:
             return super().add(a, ea, b, eb, bits)
-        a = dense(a)
+        return self._add(*operands, 0, bits, None)
+
+    def add_clamped(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
+        a = unrows(rows(a))
+        if (operands := self._addends(a, ea, b, eb)) is None:
+            return super().add_clamped(a, ea, b, eb, clip, bits)
+        mask = self._new_mask(a)
+        return self._add(*operands, clip, bits, mask), mask
+
+    def add_sums(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
+    ) -> tuple[Tensor, int, Exponent]:
+        if (operands := self._addends(dense(a), ea, b, eb)) is None:
+            return super().add_sums(a, ea, b, eb)
+        words, held, (addend, *_) = operands
+        assert addend is not None
+        acc, top, (place, own) = (
+            torch.empty_like(addend, dtype=I32),
+            self._out(),
+            self._results(held),
+        )
+        places = (pointer(acc, acc.numel(), I32), place, top, _threads())
+        self._run(self._c.samebits_added, *words, *places)
+        return acc, top[0], own()
+
+    def _addends(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
+    ) -> tuple[tuple[Any, ...], Tensor | None, tuple[Tensor | None, ...]] | None:
+        """Both operands and the sizes of rows as C takes them, exponents of rows, and what C reads,
+        `a` first. None for other exponents."""
+        if (many := self._rows(a, ea, eb)) is None:
+            return None
         b, n = like(b, a), a.numel()
         (given_a, _, held_a), (given_b, _, held_b) = (self._of_rows(e, many) for e in (ea, eb))
-        y, found = torch.empty_like(a), self._out()
-        place, own = self._results(held_b if held_a is None else held_a)
-        self._run(
-            *(self._c.samebits_add, pointer(a, n, I8), given_a, held_a is not None),
-            *(pointer(b, n, I8), given_b, held_b is not None, many, n // many, bits),
-            *(pointer(y, n, I8), place, found, _threads()),
-        )
+        first = (pointer(a, n, I8), given_a, held_a is not None)
+        second = (pointer(b, n, I8), given_b, held_b is not None)
+        words = (*first, *second, many, n // many)
+        return words, held_b if held_a is None else held_a, (a, b, held_a, held_b)
+
+    def _add(
+        self,
+        words: tuple[Any, ...],
+        held: Tensor | None,
+        read: tuple[Tensor | None, ...],
+        clip: int,
+        bits: int,
+        mask: Tensor | None,
+    ) -> Part:
+        """Codes of the sums, which are clamped where there is a mask to be made."""
+        assert read[0] is not None
+        y, n, found = torch.empty_like(read[0]), read[0].numel(), self._out()
+        place, own = self._results(held)
+        places = (pointer(y, n, I8), place, mask_pointer(mask, n), found, _threads())
+        self._run(self._c.samebits_add, *words, clip, bits, *places)
         return y, own()
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:

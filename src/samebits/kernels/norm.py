@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from samebits.errors import RangeError
-from samebits.kernels.geometry import not_finite, requantize_shift, unlimited_exponent
-from samebits.kernels.protocol import BITS, Part, State, WholePart
+from samebits.kernels.geometry import not_finite, unlimited_exponent
+from samebits.kernels.protocol import BITS, Affine, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars, Vectors, fits_of, rounded_scalars
 from samebits.spec import formats
@@ -137,8 +137,7 @@ class BatchNorms(Vectors):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-        bits: int,
-    ) -> tuple[Part, Tensor, Tensor, int] | None:
+    ) -> tuple[Affine, Tensor, Tensor, int] | None:
         """An affine function of a code is largest at the smallest or the largest code, so that the
         output's exponent follows from the statistics, without a pass over the output.
         """
@@ -158,12 +157,20 @@ class BatchNorms(Vectors):
             shift, alpha = term - centre * a, np.ldexp(a, exponent)
         m, b, own = multiply_add(alpha[None], shift, 127.0, 30)
         scalars = torch.from_numpy(np.stack([centre, inv, a]))
-        common, largest = int(own[0, 0]), int(np.abs(np.stack(ends) * m + b).max())
-        if largest == 0:
-            return (torch.zeros_like(z), formats.EXPONENT_MIN), scalars, sums, exponent
-        by = requantize_shift(largest, common, bits)
-        codes = self._channel_affine(z, torch.from_numpy(m[0]), torch.from_numpy(b[0]), -by)
-        return (codes, common + by), scalars, sums, exponent
+        most = np.stack(ends) * m + b
+        top = int(np.abs(most).max())
+        of_sample = torch.tensor([[top, max(int(most.max()), 0)]], device="cpu")
+        first, second = (torch.from_numpy(v.astype(np.int32)) for v in (m, b))
+        return Affine(first, second, int(own[0, 0]), of_sample, top), scalars, sums, exponent
+
+    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+        return self.requantize(self.affine_sums(z, by), by.largest, by.exponent, bits)
+
+    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+        return self.clamped(self.affine_sums(z, by), by.exponent, clip, bits)
+
+    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+        return self._channel_affine(z, by.m, by.b)
 
     def batch_norm_gradient(
         self,
@@ -218,10 +225,9 @@ class BatchNorms(Vectors):
         rows = z.long().transpose(0, 1).flatten(1)
         return torch.stack([rows.sum(1), (rows * rows).sum(1), rows.amin(1), rows.amax(1)]).cpu()
 
-    def _channel_affine(self, z: Tensor, m: Tensor, b: Tensor, exponent: int) -> Tensor:
-        """rne((z * m + b) * 2**exponent) as int8, one rounding; m, b int64 [channels]."""
-        acc = z.long() * per_channel(m, z) + per_channel(b, z)
-        return self.scale(acc, exponent).to(torch.int8)
+    def _channel_affine(self, z: Tensor, m: Tensor, b: Tensor) -> Tensor:
+        """z * m + b in int64; m, b [samples or 1, channels]."""
+        return z.long() * of_samples(m, z) + of_samples(b, z)
 
     def _channel_products(self, g: Tensor, z: Tensor, abc: Tensor) -> Tensor:
         """a * g + b * z + c in int64; abc int64 [3, channels]."""
@@ -232,6 +238,11 @@ class BatchNorms(Vectors):
 def channel_sums(v: Tensor) -> Tensor:
     """The sums over all axes but the second, int64."""
     return v.long().sum(dim=[axis for axis in range(v.dim()) if axis != 1])
+
+
+def of_samples(v: Tensor, like: Tensor) -> Tensor:
+    """v [samples or 1, channels] so that it meets the first axes of `like`, on its device."""
+    return v.to(like.device).view(*v.shape, *([1] * (like.dim() - 2)))
 
 
 def per_channel(v: Tensor, like: Tensor) -> Tensor:

@@ -131,6 +131,21 @@ class CellGradients(NamedTuple):
     first: tuple[Part | None, Part | None]
 
 
+class Affine(NamedTuple):
+    """The multiply-adds z * m + b of batch norm: m and b, int32 [samples, channels], one sample
+    where a tensor has one exponent; the exponent of the sums, which are below 2**31.
+
+    ends: of every sample the largest magnitude of its sums and the largest sum, at least 0, int64
+    [samples, 2] on the CPU; largest: the magnitude of the first.
+    """
+
+    m: Tensor
+    b: Tensor
+    exponent: Exponent
+    ends: Tensor
+    largest: int
+
+
 class VectorNorm(NamedTuple):
     """Vectors that were normalised, and what their gradient reads: the normalised rows as codes of
     8 bits, and the factor of every row, int32 [..., 1].
@@ -318,15 +333,23 @@ class Kernels(Protocol):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-        bits: int,
-    ) -> tuple[Part, Tensor, Tensor, int] | None:
-        """z, of 8 bits, normalised by channels: codes of `bits`, their scalars, and sums of z.
+    ) -> tuple[Affine, Tensor, Tensor, int] | None:
+        """What normalises z, of 8 bits, by channels: multiply-adds, scalars, and sums of z.
 
         running: mean and variance, float64 [channels], of which the centre is made; None: those of
         z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
         z * z, and have an exponent: that of z, or by rows one with `GUARD` bits (12.2). Raises
-        RangeError where the scale of a channel is not finite, or an exponent would be above 127.
+        RangeError where the scale of a channel is not finite.
         """
+
+    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+        """The multiply-adds of z, requantized to `bits` (1.1)."""
+
+    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+        """The multiply-adds of z, `clamped`."""
+
+    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+        """The multiply-adds of z themselves."""
 
     def batch_norm_gradient(
         self,
@@ -452,11 +475,20 @@ class Kernels(Protocol):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def relu(self, x: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        """min(max(x, 0), clip) of 8-bit codes, the clip value on their grid; None: max(x, 0)."""
+    # A clamp is min(max(v, 0), limit), the limit rne(clip / 2**exponent), none for a clip of 0. Its
+    # mask has a bit, on the device of v, for every element with 0 < v < limit (`clamps`).
 
-    def relu_grad(self, g: Tensor, y: Tensor, exponent: Exponent, clip: int | None) -> Tensor:
-        """g (16 or 32 bits) where the output 0 < y < clip, else 0; the exponent is that of y."""
+    def clamp(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Tensor, Tensor]:
+        """Codes or sums, |v| < 2**48, clamped as they are, and the mask."""
+
+    def clamped(self, acc: Tensor, exponent: Exponent, clip: int, bits: int) -> tuple[Part, Tensor]:
+        """Sums, int32 or int64 below 2**48, clamped, and then requantized to `bits` (1.1)."""
+
+    def behind_mask(self, g: Tensor, mask: Tensor) -> Tensor:
+        """g (16 or 32 bits) where the mask of a tensor of its shape has a bit, else 0."""
+
+    def unpacked(self, mask: Tensor, shape: torch.Size) -> Tensor:
+        """The bits of a mask as a bool tensor of the shape that it was made for."""
 
     def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
         """The entry of every 8-bit code x at an exponent, requantized to `bits` (1.1), at most 8.
@@ -480,6 +512,16 @@ class Kernels(Protocol):
 
         E is the smaller of their exponents, or 22 less than the larger; all zeros do not count.
         """
+
+    def add_clamped(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
+        """a + b of 8-bit codes, the sums of `add`, `clamped`."""
+
+    def add_sums(
+        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
+    ) -> tuple[Tensor, int, Exponent]:
+        """The sums of `add` themselves, their largest magnitude and exponent."""
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
         """Window maxima [n, c, oh, ow] of 8-bit codes, and where each was found (uint8).

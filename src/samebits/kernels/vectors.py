@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels import rows
+from samebits.kernels.clamps import Clamps
 from samebits.kernels.geometry import ConvShape, conv_shape, not_finite
 from samebits.kernels.protocol import CODE_TYPE, Kernels, Part, State, Sum, VectorNorm
 from samebits.kernels.rows import Exponent
@@ -23,7 +24,7 @@ Scalars = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Vectors(Kernels):
+class Vectors(Clamps):
     """The part of `Eager` that computes by vectors."""
 
     def vector_stats(self, z: Tensor) -> Tensor:

@@ -223,7 +223,7 @@ def _like(output: BFPValue, codes: Tensor, exponent: Exponent, largest: int) -> 
     """A value as `output`, of other codes; of sums, which stay, their largest magnitude."""
     if output.sums is None:
         return output.with_part(codes, exponent)
-    sums = Sums(codes, largest, exponent, lambda: codes, output.sums.bits)
+    sums = Sums(lambda: (codes, largest, exponent), output.sums.bits, output.sums.by_rows)
     sums.where = output.sums.where
     sums.keep()
     return output.with_sums(sums)
@@ -266,9 +266,9 @@ def record(
     with kernels.recording(recorder, FORWARD), deferred_updates() as updates:
         states = [as_recorded(w, recorder) for w in weights]
         output, kept = forward(drawn, value, states, grad is not None)
+        sums = None if output.sums is None else output.sums.exact()
+    result, top = (output.parts[0], None) if sums is None else ((sums[0], sums[2]), sums[1])
     results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
-    top = None if output.sums is None else output.sums.largest
-    result = output.parts[0] if output.sums is None else (output.sums.exact(), output.sums.exponent)
     results += [v for v in result if isinstance(v, Tensor)]
     given, gradients = None, list[BFPValue | None]()
     if grad is not None:

@@ -1,8 +1,9 @@
-"""The exact sums of a Linear or Conv2d, whose width is decided by their use (training.md 5)."""
+"""Exact sums, whose width is decided by their use (training.md 5)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,97 +11,119 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels import rows
-from samebits.kernels.geometry import requantize_shift
 from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.kernels.rows import Exponent
-from samebits.spec import formats
+
+Found = tuple[Tensor, int, Exponent]  # sums, their largest magnitude, and their exponent
+Rounded = tuple[Part, Tensor | None]  # codes, and of clamped sums the mask (`kernels.clamps`)
+Rounding = Callable[[int | None], Rounded]  # clamped by a clip value, or not
 
 
 class Sums:
-    """acc * 2**exponent, |acc| <= largest: bfp8 to a layer, bfp32 to a loss.
+    """What a product with weights, a batch norm or an addition gives: bfp8 to a layer, bfp32 to a
+    loss. A ReLU clamps the sums, and rounds what is left.
 
-    The first layer that takes the sums as 8 bits lets go of them, which leaves a quarter of the
-    memory. Who asks for 32 bits after that has them computed again, so the order changes no bit.
+    The first layer that takes sums of products as 8 bits lets go of them, which leaves a quarter of
+    the memory. Who asks for 32 bits after that has them computed again, so the order changes no
+    bit.
 
-    bits:   of the codes that a layer takes
-    again:  computes acc once more; it may raise UnsupportedError
-    shifts: of the channels of the bfp8 (training.md 12.4), or None
-    where:  the layer that computed them, for messages
-    read:   whether somebody has asked for the 32-bit value
+    bits:    of the codes that a layer takes
+    by_rows: whether exponents are those of rows
+    shifts:  of the channels of the bfp8 (training.md 12.4), or None
+    where:   the layer that computed them, for messages
+    read:    whether somebody has asked for the 32-bit value
     """
 
     def __init__(
         self,
-        acc: Tensor,
-        largest: int,
-        exponent: Exponent,
-        again: Callable[[], Tensor],
+        compute: Callable[[], Found],
         bits: int,
+        by_rows: bool,
         shifts: Tensor | None = None,
+        rounding: Rounding | None = None,
     ) -> None:
-        self.largest, self.exponent, self.bits, self.shifts = largest, exponent, bits, shifts
-        self.where, self.read = "", False
-        self._acc: Tensor | None = acc
-        self._again: Callable[[], Tensor] | None = again
+        """compute: may raise UnsupportedError when it is called again. rounding: rounds sums at
+        once with computing them; without it they are computed now."""
+        self.bits, self.by_rows, self.shifts = bits, by_rows, shifts
+        self.where, self.read, self._kept = "", False, False
+        self._compute, self._rounding = compute, rounding or self._round
+        self._found = None if rounding else compute()
         self._narrow: Part | None = None
-
-    @property
-    def held(self) -> Tensor:
-        """The tensor in memory: the sums, or once they are gone the bfp8."""
-        found = self._acc if self._narrow is None else self._narrow[0]
-        assert found is not None
-        return found
+        self._clamped: dict[int, Rounded] = {}
 
     @property
     def device(self) -> torch.device:
-        """Where the sums lie."""
-        return self.held.device
+        """Where codes of 8 bits lie."""
+        return (self.narrow() if self._found is None else self._found)[0].device
 
-    def exact(self) -> Tensor:
+    def held(self) -> list[Tensor]:
+        """What is in memory at this moment: the sums, or codes of 8 bits."""
+        found = [self._found, self._narrow, *(part for part, _ in self._clamped.values())]
+        return [held[0] for held in found if held is not None]
+
+    def exact(self) -> Found:
         """The exact sums, as they were computed or once more."""
-        if self._acc is not None:
-            return self._acc
-        assert self._again is not None
-        return self._again()
+        return self._compute() if self._found is None else self._found
 
     def keep(self) -> None:
         """Hold the sums, whoever takes them as 8 bits: they are needed as 32 bits later."""
-        self._acc, self._again, self._narrow = self.exact(), None, None
+        self._found, self._kept = self.exact(), True
 
     def narrow(self) -> Part:
         """The bfp8 that layers take, one rounding of the exact sums.
 
         Raises RangeError, which names the layer that computed them, where the exponent overflows.
         """
-        if self._narrow is not None:
-            return self._narrow
-        acc = self.exact()
+        if self._narrow is None:
+            with self._named():
+                self._narrow, _ = self._rounding(None)
+            if not self._kept:
+                self._found = None
+        return self._narrow
+
+    def clamped(self, clip: int) -> tuple[Part, Tensor]:
+        """The bfp8 of clamped sums, and the mask of their gradient. Raises as `narrow`."""
+        with self._named():
+            part, mask = self._clamped[clip] = self._rounding(clip)
+        assert mask is not None
+        return part, mask
+
+    def _round(self, clip: int | None) -> Rounded:
+        """Round the sums in memory, clamped or not."""
+        acc, largest, exponent = self.exact()
+        k, mask = kernels.of(acc), None
+        if self.shifts is None and clip is not None:
+            return k.clamped(acc, exponent, clip, self.bits)
+        if clip is not None:
+            acc, mask = k.clamp(acc, exponent, clip)
+        if self.shifts is None:
+            return k.requantize(acc, largest, exponent, self.bits), mask
+        assert isinstance(exponent, Tensor)
+        codes, own = rows.requantize_channels(acc, exponent, self.shifts, self.bits, k=k)
+        return (codes.to(CODE_TYPE[self.bits]), own), mask
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let a RangeError in a with block say where the sums were computed."""
         try:
-            if self.shifts is None:
-                part = kernels.of(acc).requantize(acc, self.largest, self.exponent, self.bits)
-            else:
-                assert isinstance(self.exponent, Tensor)
-                channels = (self.exponent, self.shifts, self.bits)
-                codes, own = rows.requantize_channels(acc, *channels, k=kernels.of(acc))
-                part = codes.to(CODE_TYPE[self.bits]), own
+            yield
         except RangeError as error:
             raise RangeError(f"{self.where}: {error}" if self.where else str(error)) from None
-        if self._again is not None:
-            self._acc, self._narrow = None, part
-        return part
 
     @property
     def chosen(self) -> int | None:
-        """The exponent of the bfp8; None if all its codes are zero."""
-        if isinstance(self.exponent, Tensor):
-            return rows.largest_exponent(*self.narrow())
-        if self.largest == 0:
-            return None
-        shift = requantize_shift(self.largest, self.exponent, self.bits)
-        return self.exponent + shift if formats.scaled(self.largest, -shift) else None
+        """The largest exponent of the bfp8 that uses chose; None if all its codes are zero.
+
+        Where no layer takes the sums as they are, it is that of clamped ones.
+        """
+        used = [part for part, _ in self._clamped.values()]
+        if self._narrow is not None or not used:
+            used = [self.narrow()]
+        found = [e for part in used if (e := rows.largest_exponent(*part)) is not None]
+        return max(found, default=None)
 
     def wide(self) -> Part:
         """The bfp32 that losses take, which is also the value that is read."""
         self.read = True
-        acc = self.exact()
-        return kernels.of(acc).shorten(acc, self.largest, self.exponent)
+        acc, largest, exponent = self.exact()
+        return kernels.of(acc).shorten(acc, largest, exponent)

@@ -69,7 +69,7 @@ class BFPTensor(torch.Tensor):
 
     @property
     def sums(self) -> Sums | None:
-        """The result of a Linear or Conv2d, where this tensor's width is not decided."""
+        """The exact sums that this tensor is made of, where its width is not decided."""
         return self.value.sums
 
     @property
@@ -89,7 +89,7 @@ class BFPTensor(torch.Tensor):
 
     @property
     def is_open(self) -> bool:
-        """Whether the width is not decided: the sums of a Linear or Conv2d."""
+        """Whether the width is not decided: exact sums."""
         return self.value.is_open
 
     @property

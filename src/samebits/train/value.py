@@ -27,9 +27,9 @@ class BFPValue:
     taken once, aligned to the largest exponent, whatever the order of arrival
     (docs/spec/training.md, 1.3).
 
-    What a Linear or Conv2d gives has no width of its own (`of_sums`): a layer takes it as bfp8, a
-    loss as bfp32 (training.md 5). Reading it (`codes`, `exponent`, `values()`) gives the bfp32 and
-    decides nothing.
+    Exact sums, which a product with weights, a batch norm or an addition gives, have no width of
+    their own (`of_sums`): a layer takes them as bfp8, a loss as bfp32 (training.md 5).
+    Reading them (`codes`, `exponent`, `values()`) gives the bfp32 and decides nothing.
 
     Values do not change: an operation makes new ones, which may share codes.
 
@@ -175,11 +175,11 @@ class BFPValue:
 
     def held(self) -> list[Tensor]:
         """The codes in memory, of every part; of sums what they hold at this moment."""
-        return [codes for codes, _ in self._parts] if self._sums is None else [self._sums.held]
+        return [codes for codes, _ in self._parts] if self._sums is None else self._sums.held()
 
     @property
     def sums(self) -> Sums | None:
-        """The result of a Linear or Conv2d, where this value's width is not decided."""
+        """The exact sums that this value is made of, where its width is not decided."""
         return self._sums
 
     def _moved(self, part: Part) -> Part:
@@ -277,7 +277,7 @@ class BFPValue:
     def by_rows(self) -> bool:
         """Whether exponents are those of rows."""
         if self._sums is not None:
-            return isinstance(self._sums.exponent, Tensor)
+            return self._sums.by_rows
         parts = self._parts or (self.resolved(),)  # used up: the error of reading it
         return isinstance(parts[0][1], Tensor)
 
@@ -288,7 +288,7 @@ class BFPValue:
 
     @property
     def is_open(self) -> bool:
-        """Whether the width is not decided: the sums of a Linear or Conv2d."""
+        """Whether the width is not decided: exact sums."""
         return self._sums is not None or self._open
 
     # --- the same value, otherwise ----------------------------------------------------------
@@ -300,15 +300,25 @@ class BFPValue:
         the width of that layer.
         """
         if self._sums is not None:
-            bits, shifts = self._sums.bits, self._sums.shifts
-            if shifts is None:
-                return BFPValue(*self._moved(self._sums.narrow()), bits)
-            y = BFPValue(*self._sums.narrow(), bits, shifts=shifts)
-            for move in self._moves:
-                y = y.moved(move)
-            return y
+            return self._of_sums(self._sums, self._sums.narrow())
         bits = self.layer_bits
         return BFPValue(*requantized(*self.resolved(), bits), bits)
+
+    def clamped(self, clip: int) -> tuple[BFPValue, tuple[Tensor, torch.Size, tuple[Move, ...]]]:
+        """Sums as bfp8, clamped before they are rounded (training.md 5); the mask of all of them,
+        their shape, and what moves them."""
+        assert self._sums is not None
+        part, mask = self._sums.clamped(clip)
+        return self._of_sums(self._sums, part), (mask, part[0].shape, self._moves)
+
+    def _of_sums(self, sums: Sums, part: Part) -> BFPValue:
+        """Codes of the sums, moved."""
+        if sums.shifts is None:
+            return BFPValue(*self._moved(part), sums.bits)
+        y = BFPValue(*part, sums.bits, shifts=sums.shifts)
+        for move in self._moves:
+            y = y.moved(move)
+        return y
 
     def masked(self, allowed: Tensor) -> BFPValue:
         """The same codes, of which only those at `allowed` count, and only to a softmax."""

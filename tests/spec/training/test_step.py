@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,13 +143,33 @@ def test_a_gradient_that_fits_its_width_is_taken_as_it_is():
 def test_relu_and_relu6():
     x = Array([-127, -1, 0, 1, 95, 96, 97, 127], (8,), -4, 8)
     g = Array(list(range(1, 9)), (8,), -3, 16)
-    y = pointwise.relu(x)
+    y, mask = pointwise.clamp(x, 0)
     assert y.codes == [0, 0, 0, 1, 95, 96, 97, 127]
-    assert pointwise.relu_backward(g, y) == Array([0, 0, 0, 4, 5, 6, 7, 8], (8,), -3, 16)
-    y = pointwise.relu6(x)
+    assert pointwise.clamp_backward(g, mask) == Array([0, 0, 0, 4, 5, 6, 7, 8], (8,), -3, 16)
+    y, mask = pointwise.clamp(x, 6)
     assert y.codes == [0, 0, 0, 1, 95, 96, 96, 96]
-    assert pointwise.relu6_backward(g, y).codes == [0, 0, 0, 4, 5, 0, 0, 0]
-    assert pointwise.relu6(Array([127], (1,), -128, 8)).codes == [127]  # the clip is far away
+    assert pointwise.clamp_backward(g, mask).codes == [0, 0, 0, 4, 5, 0, 0, 0]
+    far = pointwise.clamp(Array([127], (1,), -128, 8), 6)
+    assert (far[0].codes, far[1].codes) == ([127], [1])  # the clip is far away
+    none = pointwise.clamp(Array([127], (1,), 9, 8), 6)
+    assert (none[0].codes, none[1].codes) == ([0], [0])  # the clip value is no whole code
+
+
+def test_relu_of_exact_sums():
+    """Negative sums do not count, and what is rounded to 0 has a gradient all the same."""
+    sums = layers.ExactSums([-100_000, 0, 1, 200, 508], (5,), -8, 8)
+    y, mask = pointwise.clamp(sums, 0)
+    assert (y.codes, y.exponent, mask.codes) == ([0, 0, 0, 50, 127], -6, [0, 0, 1, 1, 1])
+    assert sums.narrow().codes == [-98, 0, 0, 0, 0]
+    y, mask = pointwise.clamp(replace(sums, exponent=-6), 6)
+    assert (y.codes, y.exponent, mask.codes) == ([0, 0, 0, 50, 96], -4, [0, 0, 1, 1, 0])
+
+
+def test_relu_of_moved_sums():
+    """All sums are rounded, and then moved."""
+    sums = layers.ExactSums([3, 1000, -5, 7], (4,), 0, 8)
+    y, mask = pointwise.clamp(sums, 0, lambda x: pointwise.taken(x, [3, 0, 2], (3,)))
+    assert (y.codes, y.exponent, mask.codes) == ([1, 0, 0], 3, [1, 1, 0])
 
 
 def table_of(function, derivative):
@@ -176,14 +197,18 @@ def test_table_activation():
     assert relative(real(pointwise.table_backward(g, x, lambda _: derivative)), wanted) < 2e-4
 
 
+def added(a, b):
+    return pointwise.added(a, b).narrow()
+
+
 def test_add():
     a, b = integers(1, (60,), 127, -5), integers(2, (60,), 127, -3)
-    y = pointwise.add(a, b)
+    y = added(a, b)
     assert (real(y) - (real(a) + real(b))).abs().max() <= 2.0 ** (y.exponent - 1)
     zero = Array([0] * 60, (60,), 100, 8)
-    assert real(pointwise.add(a, zero)).equal(real(a))  # a zero's exponent does not count
-    assert pointwise.add(zero, zero).exponent == -128
-    far = pointwise.add(integers(1, (2,), 127, 20), integers(2, (2,), 127, -100))
+    assert real(added(a, zero)).equal(real(a))  # a zero's exponent does not count
+    assert added(zero, zero).exponent == -128
+    far = added(integers(1, (2,), 127, 20), integers(2, (2,), 127, -100))
     assert far == layers.narrow(integers(1, (2,), 127).codes, (2,), 20, 8)
 
 
@@ -193,7 +218,7 @@ def test_a_sum_keeps_22_bits_below_its_larger_exponent():
     wanted = ([16384], -14)
     for e_1, e_257 in ((0, -23), ((0,), (-23,))):
         one, small = Array([1], (1,), e_1, 16), Array([257], (1,), e_257, 16)
-        for found in (pointwise.add(one, small), pointwise.add(small, one)):
+        for found in (added(one, small), added(small, one)):
             assert (found.codes, layers.each(found.exponent, 1)) == (wanted[0], (wanted[1],))
 
 
@@ -251,7 +276,8 @@ def test_batch_norm_training(shape, bits):
     z = Array([c + 9 if i % 2 else c // 3 for i, c in enumerate(z.codes)], shape, -4, 8)
     g = integers(2, shape, formats.CODE_MAX[bits], -20, bits)
     gamma, beta = affine_parameters(shape[1])
-    y, saved, _ = norm.batch_norm(z, gamma, beta, 1e-3)
+    sums, saved, _ = norm.batch_norm(z, gamma, beta, 1e-3)
+    y = sums.narrow()
     dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
     mean, var = norm.running_statistics(z, [0.5] * shape[1], [2.0] * shape[1], 0.1)
 
@@ -274,7 +300,8 @@ def test_batch_norm_evaluation():
     z, g = integers(1, shape, 127, -4), integers(2, shape, 10**9, -40, 32)
     gamma, beta = affine_parameters(3)
     mean, var = normals(3, (3,)), [0.5, 1.0, 3.0]
-    y, saved, _ = norm.batch_norm(z, gamma, beta, 1e-5, (mean, var))
+    sums, saved, _ = norm.batch_norm(z, gamma, beta, 1e-5, (mean, var))
+    y = sums.narrow()
     dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
     rz, rg, rb = real(z, True), real(gamma, True), real(beta, True)
     ry = F.batch_norm(
@@ -288,7 +315,8 @@ def test_batch_norm_evaluation():
 
 def test_batch_norm_with_zero_gamma():
     z, zero = integers(1, (4, 2), 127, -4), initial_parameter([0.0, 0.0], (2,))
-    y, saved, _ = norm.batch_norm(z, zero, zero, 1e-5)
+    sums, saved, _ = norm.batch_norm(z, zero, zero, 1e-5)
+    y = sums.narrow()
     assert (y.codes, y.exponent) == ([0] * 8, -128)
     dz, dgamma, _ = norm.batch_norm_backward(integers(2, (4, 2), 99, -9, 16), z, saved)
     assert (dz.codes, dz.exponent, dz.bits) == ([0] * 8, -128, 32)
@@ -470,9 +498,9 @@ def real_net(parameters, outputs, quantized):
         return at(name, F.batch_norm(z, None, None, gamma, beta, training=True))
 
     h = at("conv1", F.conv2d(real(outputs["x"]), p["conv1.weight"], padding=1))
-    h = batch_norm("bn1", h).relu()
+    h = at("relu1", batch_norm("bn1", h).relu())
     k = at("conv2", F.conv2d(h, p["conv2.weight"], padding=1, groups=4))
-    k = at("sum", batch_norm("bn2", k) + h).relu()
+    k = at("relu2", at("sum", batch_norm("bn2", k) + h).relu())
     k = at("pool", F.avg_pool2d(k, 2)).flatten(1)
     return F.linear(k, p["fc.weight"], p["fc.bias"]), p
 

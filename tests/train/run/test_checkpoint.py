@@ -245,7 +245,7 @@ def test_other_versions_are_refused_before_anything_else_is_read(tmp_path, versi
     stated = f"samebits-checkpoint-{version}"
     save_file({"y": torch.zeros(2)}, path, {"samebits": json.dumps({"format": stated})})
     message = (
-        f"{path}: expected format 'samebits-checkpoint-2' of samebits, that of edition 2 of the "
+        f"{path}: expected format 'samebits-checkpoint-3' of samebits, that of edition 3 of the "
         f"training arithmetic, found '{stated}'; use the release of samebits that wrote it, or "
         "train again in another folder"
     )
@@ -264,7 +264,7 @@ def test_a_format_that_no_version_has_is_damage(tmp_path):
     found = newest_checkpoint(tmp_path, said.append)
     assert found is not None
     assert found.step == 1
-    assert "expected format 'samebits-checkpoint-2' of samebits, that of edition 2" in said[0]
+    assert "expected format 'samebits-checkpoint-3' of samebits, that of edition 3" in said[0]
 
 
 def test_newest_falls_back_and_says_so(tmp_path):
@@ -390,5 +390,5 @@ def test_header_is_one_json_text(tmp_path):
     data = path.read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     document = json.loads(header["__metadata__"]["samebits"])
-    assert document["format"] == "samebits-checkpoint-2"
+    assert document["format"] == "samebits-checkpoint-3"
     assert document["config"]["map"][1] == ["lr", {"float": (1 / 3).hex()}]

@@ -55,29 +55,6 @@ static int channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *out,
     return failed ? NO_MEMORY : FINE;
 }
 
-#define AFFINE(name, sum, shift, apply)                                                        \
-    static void name(const int8_t *restrict z, int64_t rows, int64_t c,                        \
-                     const int32_t *restrict m, const int32_t *restrict b, shift s,            \
-                     int8_t *restrict y) {                                                     \
-        for (int64_t r = 0; r < rows; r++, z += c, y += c)                                     \
-            for (int64_t k = 0; k < c; k++) y[k] = (int8_t)apply((sum)(z[k] * m[k] + b[k]), s); \
-    }
-AFFINE(affine_range, int32_t, Shift32, scale32)
-AFFINE(affine_far_range, int64_t, Shift, scale64)
-
-/* y = rne((z * m + b) * 2**-by), |z * m + b| <= 2**30 + 2**7, which 32 bits hold together with half
- * of 2**30. */
-static void affine(const int8_t *z, int64_t rows, int64_t c, const int32_t *m, const int32_t *b,
-                   int64_t by, int8_t *y, int threads) {
-    if (by <= 30) {
-        Shift32 s = shift32_by(-by);
-        PARALLEL(rows, rows * c, affine_range(z + lo * c, len, c, m, b, s, y + lo * c))
-    } else {
-        Shift s = shift_by(-by);
-        PARALLEL(rows, rows * c, affine_far_range(z + lo * c, len, c, m, b, s, y + lo * c))
-    }
-}
-
 SAMEBITS_INLINE int not_finite(double v, int64_t *found) {
     *found = bits_of(v);
     return NOT_FINITE;
@@ -144,70 +121,50 @@ static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samp
     return common - guard;
 }
 
-/* Coefficients of one multiply-add of integers for every channel, and their one exponent, at which
- * no sum leaves 30 bits; the largest sum of codes from `low` to `high`. term: room for [c]. */
-typedef struct {
-    int32_t *m, *b;
-    int64_t exponent, top;
-} Affine;
-
+/* Coefficients m and b of one multiply-add of integers for every channel, and their one exponent,
+ * at which no sum leaves 30 bits; ends: the largest magnitude of a sum of codes from `low` to `high`,
+ * and the largest sum above 0. term: room for [c]. */
 static int affine_of(const double *a, const double *shift, int64_t e_z, const int64_t *low,
-                     const int64_t *high, int64_t c, double *term, Affine *out, int64_t *found) {
+                     const int64_t *high, int64_t c, double *term, int32_t *m, int32_t *b,
+                     int64_t *exponent, int64_t *ends, int64_t *found) {
     for (int64_t k = 0; k < c; k++)
         term[k] = 127.0 * magnitude_of_real(times_power(a[k], e_z)) + magnitude_of_real(shift[k]);
     double bound = largest_real(term, c);
     if (!is_finite(bound)) return not_finite(bound, found);
-    int64_t e = out->exponent = fits_of(bound, 30);
-    out->top = 0;
+    int64_t e = *exponent = fits_of(bound, 30), top = 0, most = 0;
     for (int64_t k = 0; k < c; k++) {
-        int32_t m = (int32_t)nearest_integer(times_power(times_power(a[k], e_z), -e));
-        int32_t b = (int32_t)nearest_integer(times_power(shift[k], -e));
-        int64_t first = samebits_magnitude64(low[k] * m + b);
-        int64_t second = samebits_magnitude64(high[k] * m + b);
-        out->top = SAMEBITS_MAX(out->top, SAMEBITS_MAX(first, second));
-        out->m[k] = m;
-        out->b[k] = b;
+        m[k] = (int32_t)nearest_integer(times_power(times_power(a[k], e_z), -e));
+        b[k] = (int32_t)nearest_integer(times_power(shift[k], -e));
+        int64_t first = low[k] * m[k] + b[k], second = high[k] * m[k] + b[k];
+        most = SAMEBITS_MAX(most, SAMEBITS_MAX(first, second));
+        top = SAMEBITS_MAX(top, SAMEBITS_MAX(-first, -second));
     }
-    return FINE;
-}
-
-/* y of one sample, as codes of `bits`. */
-static int affine_codes(const int8_t *z, int64_t rows, int64_t c, const Affine *by, int bits,
-                        int8_t *y, int64_t *e_y, int threads) {
-    *e_y = EXPONENT_MIN;
-    if (by->top == 0) {
-        memset(y, 0, (size_t)(rows * c));
-        return FINE;
-    }
-    int64_t right = requantize_by(by->top, by->exponent, bits);
-    *e_y = by->exponent + right;
-    if (*e_y > EXPONENT_MAX) return OUT_OF_RANGE;
-    affine(z, rows, c, by->m, by->b, right, y, threads);
+    ends[0] = SAMEBITS_MAX(top, most);
+    ends[1] = most;
     return FINE;
 }
 
 /* The batch norm of z [samples][rows][c] by its own statistics, or where `mean` and `variance` are
- * given by these, as codes of `bits`. Samples have exponents e_z and e_y; guard: bits that they are
- * added with, 0 for one sample that is a whole tensor. gamma and beta: W, A and the exponent of J.
- * sums [2][c], of z and of z * z, with the exponent e_sums; scalars [3][c]: as `channel_scalars`.
+ * given by these: the multiply-adds m and b [samples][c] at exponents, and their `ends` [samples][2]
+ * (`affine_of`). Samples have exponents e_z; guard: bits that they are added with, 0 for one sample
+ * that is a whole tensor. gamma and beta: W, A and the exponent of J. sums [2][c], of z and of z * z,
+ * with the exponent e_sums; scalars [3][c]: as `channel_scalars`; top: of the first sample.
  *
- * A multiply-add is largest at the smallest or the largest code, so that exponents of y follow from
- * the statistics. found: what does not fit. */
+ * A multiply-add is largest at the smallest or the largest code, so that exponents of what it gives
+ * follow from the statistics. found: what does not fit. */
 int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t samples, int64_t rows,
                         int64_t c, int64_t guard, const int8_t *gamma, const int16_t *gamma_rest,
                         const int64_t *e_gamma, const int8_t *beta, const int16_t *beta_rest,
                         const int64_t *e_beta, const double *mean, const double *variance,
-                        double eps, int bits, int64_t *sums, int64_t *e_sums, double *scalars,
-                        int8_t *y, int64_t *e_y, int64_t *found, int threads) {
-    int64_t *stats = malloc((size_t)c * ((size_t)samples * 4 * sizeof *stats + 5 * sizeof(double)));
+                        double eps, int64_t *sums, int64_t *e_sums, double *scalars, int32_t *m,
+                        int32_t *b, int64_t *exponents, int64_t *ends, int64_t *top,
+                        int64_t *found, int threads) {
+    int64_t *stats = malloc((size_t)c * ((size_t)samples * 4 * sizeof *stats + 3 * sizeof(double)));
     if (!stats) return NO_MEMORY;
     double *shift = (double *)(stats + 4 * samples * c), *factor = shift + c, *term = factor + c;
-    int32_t *m = (int32_t *)(term + c);
-    Affine by = {m, m + c, 0, 0};
-    int64_t size = rows * c;
     int status = FINE;
     for (int64_t i = 0; i < samples && status == FINE; i++)
-        status = channel_stats(z + i * size, rows, c, stats + 4 * i * c, threads);
+        status = channel_stats(z + i * rows * c, rows, c, stats + 4 * i * c, threads);
     if (status != FINE) goto end;
     *e_sums = join_samples(stats, e_z, samples, c, guard, sums);
     joint_values(gamma, gamma_rest, *e_gamma, c, factor);
@@ -216,11 +173,10 @@ int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t samples, in
                     shift);
     for (int64_t i = 0; i < samples && status == FINE; i++) {
         const int64_t *low = stats + (4 * i + 2) * c, *high = low + c;
-        status = affine_of(scalars + 2 * c, shift, e_z[i], low, high, c, term, &by, found);
-        if (status != FINE) break;
-        status = affine_codes(z + i * size, rows, c, &by, bits, y + i * size, e_y + i, threads);
-        *found = e_y[i];
+        status = affine_of(scalars + 2 * c, shift, e_z[i], low, high, c, term, m + i * c,
+                           b + i * c, exponents + i, ends + 2 * i, found);
     }
+    if (status == FINE) *top = ends[0];
 end:
     free(stats);
     return status;

@@ -265,11 +265,8 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
     """The output of an operator without parameters; `site` is the frozen exponent if it rounds."""
     first, exponent, shape = x[0], x[0].one_exponent, x[0].shape
     match node.op:
-        case "relu":
-            return pointwise.relu(first)
-        case "relu6":
-            high = min(127, pointwise.relu6_clip(exponent))
-            return replace(first, codes=[min(max(c, 0), high) for c in first.codes])
+        case "relu" | "relu6":
+            return pointwise.clamp(first, pointwise.CLIPS[node.op])[0]
         case "table":
             table = node.attributes["codes"](exponent, site)
             return Array([table[c + 128] for c in first.codes], shape, site, 8)

@@ -173,6 +173,45 @@ def narrow(
     return Array(codes, shape, own, bits, tuple(shifts))
 
 
+@dataclass(frozen=True)
+class ExactSums:
+    """acc * 2**exponent, whose width is that of their use. Section 5.
+
+    bits:   of the codes that a layer takes
+    shifts: of the channels of these (section 12.4)
+    """
+
+    acc: list[int]
+    shape: tuple[int, ...]
+    exponent: Exponent
+    bits: int
+    shifts: tuple[int, ...] = ()
+
+    def narrow(self) -> Array:
+        """What a layer takes."""
+        return narrow(self.acc, self.shape, self.exponent, self.bits, shifts=self.shifts)
+
+    def wide(self) -> Array:
+        """What a loss takes."""
+        return replace(wide(self.acc, self.shape, self.exponent), layer_bits=self.bits)
+
+    def clamped(self, clip: int) -> tuple[ExactSums, Array]:
+        """`clamped` sums, and the mask."""
+        own = each(self.exponent, len(self.acc))
+        acc, mask = clamped(self.acc, own, clip)
+        return replace(self, acc=acc), Array(mask, self.shape, 0, 8)
+
+
+def clamped(acc: Sequence[int], exponents: Sequence[int], clip: int) -> tuple[list[int], list[int]]:
+    """min(max(v, 0), limit), and 1 where 0 < v < limit: rne(clip / 2**e), none for 0. Section 5."""
+    found, mask = [], []
+    for v, e in zip(acc, exponents, strict=True):
+        limit = formats.round_real(clip / formats.power(e)) if clip else v + 1
+        found.append(min(max(v, 0), limit) if limit >= 0 else 0)
+        mask.append(int(0 < v < limit))
+    return found, mask
+
+
 def unshifted(x: Array) -> Array:
     """The same without shifts: `align`. Section 12.4."""
     if not x.shifts:

@@ -14,6 +14,7 @@ from samebits.spec.formats import CODE_MAX, EXPONENT_MIN, fits
 from samebits.spec.training import rows
 from samebits.spec.training.layers import (
     Array,
+    ExactSums,
     Parameter,
     channel_of,
     lifted,
@@ -118,8 +119,8 @@ def batch_norm(
     eps: float,
     running: tuple[Sequence[float], Sequence[float]] | None = None,
     peaks: Sequence[float] = (),
-) -> tuple[Array, BatchNormSaved, list[float]]:
-    """Sections 5, 12.2 and 12.4: the output, what the backward pass needs, and `rows.seen`.
+) -> tuple[ExactSums, BatchNormSaved, list[float]]:
+    """Sections 5, 12.2 and 12.4: the sums, what the backward pass needs, and `rows.seen`.
 
     With `running` (mean, variance): evaluation; without: training. peaks: `rows.shifts_of` them.
     """
@@ -148,7 +149,7 @@ def batch_norm(
             acc[i] = z.codes[i] * multiplier[where[i]] + offset[where[i]]
             exponents[i] = e
     own = like(z.exponent, exponents)
-    y = narrow(acc, z.shape, own, gamma.widths[0], shifts=rows.shifts_of(peaks))
+    y = ExactSums(acc, z.shape, own, gamma.widths[0], tuple(rows.shifts_of(peaks)))
     return y, saved, rows.seen(acc, own, z.shape)
 
 

@@ -15,8 +15,10 @@ from samebits.spec.formats import EXPONENT_MIN, Tensor
 from samebits.spec.training import rows
 from samebits.spec.training.layers import (
     Array,
+    ExactSums,
     Parameter,
     by_output,
+    clamped,
     narrow,
     summed,
     unshifted,
@@ -24,35 +26,27 @@ from samebits.spec.training.layers import (
 )
 from samebits.spec.training.rows import Exponent, each, plus, rows_of
 
+Move = Callable[[Array], Array]
+
 # --- activations ----------------------------------------------------------------------------
 
 
-def relu(x: Array) -> Array:
-    """Section 5."""
-    return replace(x, codes=[max(c, 0) for c in x.codes])
+CLIPS = {"relu": 0, "relu6": 6}
 
 
-def relu_backward(g: Array, y: Array) -> Array:
-    """Section 7; `y` is the layer's output."""
-    return replace(g, codes=[c if o > 0 else 0 for c, o in zip(g.codes, y.codes, strict=True)])
+def clamp(x: Array | ExactSums, clip: int, move: Move | None = None) -> tuple[Array, Array]:
+    """Of sums or codes, and the mask, both moved: ReLU and its kin. Section 5."""
+    if isinstance(x, Array):
+        codes, mask = clamped(x.codes, x.exponents, clip)
+        return replace(x, codes=codes), Array(mask, x.shape, 0, 8)
+    sums, passing = x.clamped(clip)
+    y = sums.narrow()
+    return (y, passing) if move is None else (move(y), move(passing))
 
 
-def relu6_clip(exponent: int) -> int:
-    """rne(6 / 2**exponent)."""
-    return formats.round_real(6 / formats.power(exponent))
-
-
-def relu6(x: Array) -> Array:
-    """Section 5."""
-    codes = [min(max(c, 0), relu6_clip(e)) for c, e in zip(x.codes, x.exponents, strict=True)]
-    return replace(x, codes=codes)
-
-
-def relu6_backward(g: Array, y: Array) -> Array:
-    """Section 7; `y` is the layer's output."""
-    pairs = zip(g.codes, y.codes, y.exponents, strict=True)
-    codes = [c if 0 < o < relu6_clip(e) else 0 for c, o, e in pairs]
-    return replace(g, codes=codes)
+def clamp_backward(g: Array, mask: Array) -> Array:
+    """Section 7."""
+    return replace(g, codes=[c * m for c, m in zip(g.codes, mask.codes, strict=True)])
 
 
 Tables = Callable[[int], Tensor]
@@ -82,7 +76,7 @@ def _looked_up(x: Array, table: Tables) -> tuple[list[int], Exponent]:
 # --- structure ------------------------------------------------------------------------------
 
 
-def add(a: Array, b: Array) -> Array:
+def added(a: Array, b: Array) -> ExactSums:
     """Sections 5, 12.2 and 12.4. Its backward hands g to both."""
     count, by_rows = len(a.codes), a.by_rows or b.by_rows
     own = [t.exponents for t in (a, b)]
@@ -94,7 +88,7 @@ def add(a: Array, b: Array) -> Array:
             exponents[i] = max(min(found), max(found) - 22)
             acc[i] = sum(formats.scaled(codes[i], e[i] - exponents[i]) for codes, e in live)
     own_exponent = tuple(exponents) if by_rows else exponents[0]
-    return narrow(acc, a.shape, own_exponent, max(a.bits, b.bits), shifts=larger_shifts(a, b))
+    return ExactSums(acc, a.shape, own_exponent, max(a.bits, b.bits), larger_shifts(a, b))
 
 
 def larger_shifts(a: Array, b: Array) -> tuple[int, ...]:

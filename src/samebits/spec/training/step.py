@@ -59,7 +59,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from samebits.spec.formats import Tensor
@@ -101,11 +102,13 @@ class Pass:
     """A forward pass: every node's output and what its backward needs.
 
     outputs: what layers take; 32-bit where no layer takes it
-    wide:    what losses and softmax take, of nodes that hold a linear or conv2d
+    wide:    what losses and softmax take, of nodes that hold exact sums
+    sums:    what a ReLU takes, of these nodes: the sums, and what moves their elements
     """
 
     outputs: dict[str, Array] = field(default_factory=dict)
     wide: dict[str, Array] = field(default_factory=dict)
+    sums: dict[str, tuple[layers.ExactSums, pointwise.Move]] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
 
 
@@ -117,10 +120,10 @@ PEAKS = "channel_peak"
 
 
 def taken_by_layers(net: Net) -> set[str]:
-    """The nodes whose output a layer takes, at once or after moves."""
+    """The nodes whose output a layer takes as codes, at once or after moves."""
     taken: set[str] = set()
     for node in reversed(net):
-        if node.op not in MOVES or node.name in taken:
+        if node.op not in pointwise.CLIPS and (node.op not in MOVES or node.name in taken):
             taken.update(node.inputs)
     return taken
 
@@ -157,6 +160,8 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
     """A node's inputs, of 8 bits unless it takes more."""
     x = [done.outputs[name] for name in node.inputs]
     match node.op:
+        case "relu" | "relu6" if node.inputs[0] in done.sums:
+            return x
         case "matmul" | "softmax" | "add" | "multiply" | "scale" | "dropout" | "expand":
             return x
         case op if op in recurrent.STATES:  # states may have more
@@ -265,17 +270,15 @@ def forward(
         saved: Any = None
         own_peaks = f"{node.name}.{PEAKS}"
         peaks, seen = shifting.get(own_peaks, []), []
+        y: Array | layers.ExactSums
         match node.op:
             case "input":
                 y = inputs[node.name]
             case "linear" | "conv2d" | "conv_transpose2d":
-                bits = needed(weight).widths[0]
-                sums = sums_of(node, x[0], needed(weight), bias)
-                y = replace(layers.wide(*sums), layer_bits=bits)
-                done.wide[node.name] = with_axes(node, y, done)
-                if node.name in taken:
-                    y = layers.narrow(*sums, bits, shifts=rows.shifts_of(peaks))
-                seen = rows.seen(sums[0], sums[2], sums[1]) if peaks else []
+                acc, shape, exponent = sums_of(node, x[0], needed(weight), bias)
+                bits, shifts = needed(weight).widths[0], tuple(rows.shifts_of(peaks))
+                y = layers.ExactSums(acc, shape, exponent, bits, shifts)
+                seen = rows.seen(acc, exponent, shape) if peaks else []
             case "batch_norm":
                 names = f"{node.name}.running_mean", f"{node.name}.running_var"
                 running = (buffers[names[0]], buffers[names[1]])
@@ -299,10 +302,9 @@ def forward(
             case "group_norm":
                 own = (needed(weight), needed(bias), a.get("eps", 1e-5))
                 y, saved, seen = norm.layer_norm(x[0], *own, peaks, groups=a["groups"])
-            case "relu":
-                y = pointwise.relu(x[0])
-            case "relu6":
-                y = pointwise.relu6(x[0])
+            case "relu" | "relu6":
+                given, move = done.sums.get(node.inputs[0], (x[0], None))
+                y, saved = pointwise.clamp(given, pointwise.CLIPS[node.op], move)
             case "table":
                 bounded = a.get("bounded", False)
                 y = pointwise.table_activation(x[0], part_of(a["table"], 0), bounded)
@@ -311,7 +313,7 @@ def forward(
             case "avg_pool" | "adaptive_avg_pool" | "global_avg_pool":
                 y = pooling.averages(x[0], *means_of(node, x[0].shape))
             case "add":
-                y = attention.add_wide(*x) if is_wide(*x) else pointwise.add(*x)
+                y = attention.add_wide(*x) if is_wide(*x) else pointwise.added(*x)
             case "multiply":
                 y = attention.multiply_wide(*x) if is_wide(*x) else pointwise.multiply(*x)
             case "scale":
@@ -335,6 +337,8 @@ def forward(
                 y = moved(node, x[0])
                 if node.inputs[0] in done.wide:
                     done.wide[node.name] = moved(node, done.wide[node.inputs[0]])
+                    sums, before = done.sums[node.inputs[0]]
+                    done.sums[node.name] = sums, partial(_then, before, node)
             case "dropout" | "stochastic_depth":
                 y = x[0]
                 if training and a["p"] > 0:
@@ -351,10 +355,19 @@ def forward(
                 done.outputs.update(zip(state_names(node), after, strict=True))
             case _:
                 raise ValueError(f"node {node.name!r}: unknown op {node.op!r}")
+        if isinstance(y, layers.ExactSums):
+            axes = partial(with_axes, node, done=done)
+            done.sums[node.name], done.wide[node.name] = (y, axes), axes(y.wide())
+            y = y.narrow() if node.name in taken else y.wide()
         done.outputs[node.name], done.saved[node.name] = with_axes(node, y, done), saved
         if training and peaks:
             buffers[own_peaks] = rows.decayed(buffers[own_peaks], seen)
     return done, buffers
+
+
+def _then(before: pointwise.Move, node: Node, x: Array) -> Array:
+    """What `before` makes of x, moved by a node."""
+    return moved(node, before(x))
 
 
 def parameters_of(node: Node, parameters: Parameters) -> recurrent.Lookup:
@@ -407,7 +420,7 @@ def backward(
         if node.op == "input" or not outputs:
             continue
         g = as_vectors(node, resolve(at_node[outputs[0]]))
-        y, saved = done.outputs[node.name], done.saved[node.name]
+        saved = done.saved[node.name]
         x = inputs_of(node, done)
         names = parameter_name(node, "weight"), parameter_name(node, "bias")
         weight, a = parameters.get(names[0]), node.attributes
@@ -452,10 +465,8 @@ def backward(
                 down = [pooling.interpolated_backward(g, x[0].shape, corners)]
             case "split_heads" | "join_heads":
                 down = [heads_backward(node, g, x[0].shape)]
-            case "relu":
-                down = [pointwise.relu_backward(g, y)]
-            case "relu6":
-                down = [pointwise.relu6_backward(g, y)]
+            case "relu" | "relu6":
+                down = [pointwise.clamp_backward(g, saved)]
             case "table":
                 down = [pointwise.table_backward(g, x[0], part_of(a["table"], 1))]
             case "max_pool":

@@ -30,6 +30,7 @@ from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
 from samebits.train.operation import TrainingOperation, interpreting, taken_in
 from samebits.train.operations import pointwise
+from samebits.train.operations.activations import RELU
 from samebits.train.operations.narrow import NARROW
 from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.quantize import largest_magnitude
@@ -346,6 +347,7 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
     """
     found: list[tuple[str, int | None]] = []
     sums: list[tuple[int, bool, Sums]] = []  # place in `found`, whether it is where they are taken
+    settled: dict[Sums, int] = {}  # sums that have a site in any case, and its place
 
     def note(name: str, tensor: BFPValue) -> None:
         found.append((name, rows.largest_exponent(*tensor.resolved())))
@@ -377,15 +379,23 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             if rule.rounds is None:
                 sums.append((len(found), False, output.sums))
                 found.append((name, None))
-            elif rule.rounds:
-                if operation is NARROW and (taken := arguments[0].sums) is not None:
+            elif rule.rounds and output.sums is not None:
+                settled[output.sums] = len(found)
+                found.append((name, None))
+            elif rule.rounds or operation is RELU:
+                taken = arguments[0].sums if operation in (NARROW, RELU) else None
+                if taken in settled or (taken is None and operation is RELU):
+                    return output  # of codes
+                if taken is not None:
+                    name = _site_name(running, NARROW)
                     sums.append((len(found), True, taken))
                 note(name, output)
             return output
 
         def enter(entry: TrainingOperation, x: BFPValue) -> None:
             """Note the exponent of an operand, or of the output, that deployed is rounded first."""
-            if (x.is_wide and x not in shares) or (x.is_open and entry is NARROW16):
+            exact = x.is_open and x.sums not in settled
+            if (x.is_wide and x not in shares) or (exact and entry is NARROW16):
                 exponent = (chosen16 if entry is NARROW16 else chosen8)(x)
                 found.append((_site_name(running, entry), exponent))
 
@@ -406,4 +416,6 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             none.add(at)
         elif not taking:
             found[at] = found[at][0], s.chosen
+    for s, at in settled.items():
+        found[at] = found[at][0], s.chosen
     return [site for at, site in enumerate(found) if at not in none]

@@ -22,7 +22,7 @@ from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
 from samebits.kernels import Window
 from samebits.kernels.averages import Averages
-from samebits.kernels.clips import clip_code
+from samebits.kernels.clamps import limit_of
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.attention import NARROW16, SCORE_BITS, constant16
@@ -343,10 +343,10 @@ class _Writer:
         shift_name = self.builder.constant(f"{path}.shift", shift)
         return self.builder.add("Add", [product, shift_name], name=path)
 
-    def relu(self, path: str, inputs: Sequence[str], x: BFPValue, clip: int | None) -> str:
-        if clip is None:
+    def relu(self, path: str, inputs: Sequence[str], x: BFPValue, clip: int) -> str:
+        if not clip:
             return self.builder.add("Relu", inputs, name=path)
-        code = min(clip_code(clip, x.whole()[1]), 127)
+        code = min(limit_of(clip, x.whole()[1]), 127)
         bounds = {"min": 0.0, "max": math.ldexp(code, x.whole()[1])}
         return self.builder.add("Clip", inputs, bounds, path)
 

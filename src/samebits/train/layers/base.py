@@ -133,6 +133,7 @@ class Layer(Holder):
     """Base: parameters are integers, and errors name the layer."""
 
     name = ""  # path in the converted model, for messages
+    taken = staticmethod(as_bfp8)  # what it makes of its input before it computes
 
     def shift_channels(self, count: int) -> None:
         """Give the output's channels shifts, which follow their largest magnitudes (12.4)."""
@@ -145,9 +146,9 @@ class Layer(Holder):
         return None if peaks is None else ChannelPeaks(peaks, self.training)
 
     def forward(self, x: Tensor) -> BFPTensor:
-        """Compute on the input as bfp8; errors say which layer it was."""
+        """Compute on the input as it takes it; errors say which layer it was."""
         with self.named() as where:
-            y = self.compute(as_bfp8(x, where))
+            y = self.compute(self.taken(x, where))
             if y.sums is not None:  # errors of their use say who computed them
                 y.sums.where = where
             return y
@@ -171,7 +172,7 @@ class Layer(Holder):
             WHERE.reset(token)
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        """The layer's output for a bfp8 input; every layer defines it."""
+        """The layer's output for an input that it has `taken`; every layer defines it."""
         raise TypeError(f"{type(self).__name__} defines no compute()")
 
 

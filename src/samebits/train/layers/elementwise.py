@@ -11,7 +11,7 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
-from samebits.train.operations.narrow import as_bfp, as_decided
+from samebits.train.operations.narrow import as_bfp, as_decided, as_sums
 from samebits.train.operations.softmax import log_softmax, softmax
 from samebits.train.tensor import BFPTensor
 
@@ -19,12 +19,16 @@ from samebits.train.tensor import BFPTensor
 class ReLU(Layer):
     """max(x, 0)."""
 
+    taken = staticmethod(as_sums)
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         return activations.relu(x)
 
 
 class ReLU6(Layer):
     """min(max(x, 0), 6)."""
+
+    taken = staticmethod(as_sums)
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         return activations.relu6(x)

@@ -19,35 +19,48 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import Entries, Tables
 from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
-from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.narrow import as_bfp8, as_sums
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, bfp32
+from samebits.train.value import BFPValue, Move, bfp32
+
+_Saved = tuple[Tensor, torch.Size, tuple[Move, ...]]
+"""The mask of a clamp, the shape that it is of, and what moves it to that of the output."""
 
 
-def _relu_codes(x: BFPValue, clip: int | None) -> BFPValue:
-    """min(max(x, 0), clip) on codes, the clip value rounded to their grid; None is plain ReLU."""
+def _clamp(x: BFPValue, clip: int) -> tuple[BFPValue, _Saved]:
+    """min(max(x, 0), clip), without a clip value for 0: of sums, as bfp8 by one rounding, and of
+    codes, as they are. The clip value is rounded to their grid."""
+    if x.sums is not None:
+        return x.clamped(clip)
     codes, exponent = x.codes, x.exponent
-    y = kernels.of(codes).relu(codes, exponent, clip)
-    return BFPValue(y, exponent, x.bits, shifts=x.shifts)
+    low, mask = kernels.of(codes).clamp(codes, exponent, clip)
+    return BFPValue(low, exponent, x.bits, shifts=x.shifts), (mask, low.shape, ())
 
 
-def _relu_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
-    (g, e_g), y, clip = grad.resolved(), call.output, call.arguments[1]
-    return BFPValue(kernels.of(g).relu_grad(g, y.codes, y.exponent, clip), e_g)
+def _clamp_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
+    """The gradient where the mask has bits, the exponent as it is."""
+    (g, e_g), (mask, shape, moves) = grad.resolved(), call.saved
+    k = kernels.of(g)
+    if not moves:
+        return BFPValue(k.behind_mask(g, mask), e_g)
+    passing = k.unpacked(mask, shape)
+    for move in moves:
+        passing = move(passing)
+    return BFPValue(k.where(passing, g), e_g)
 
 
-RELU = TrainingOperation("Relu", _relu_codes, _relu_gradient, reads=("y",))
+RELU = TrainingOperation("Relu", _clamp, _clamp_gradient, saves=True)
 
 
 def relu(x: BFPTensor) -> BFPTensor:
-    """max(x, 0), same exponent."""
-    return RELU(as_bfp8(x, "relu"), None)
+    """max(x, 0): of exact sums rounded once, of bfp8 at the same exponent."""
+    return RELU(as_sums(x, "relu"), 0)
 
 
 def relu6(x: BFPTensor) -> BFPTensor:
-    """min(max(x, 0), 6 rounded to the input's grid), same exponent."""
-    return RELU(as_bfp8(x, "relu6"), 6)
+    """min(max(x, 0), 6 rounded to the input's grid), as `relu`."""
+    return RELU(as_sums(x, "relu6"), 6)
 
 
 def _table(x: BFPValue, name: str, parameter: float | None) -> BFPValue:

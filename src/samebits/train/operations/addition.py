@@ -14,7 +14,8 @@ from samebits.train.operations.broadcast import broadcast, check_constant, const
 from samebits.train.operations.multiplication import as_changed, multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
-from samebits.train.shifts import largest_shifts, narrowed
+from samebits.train.shifts import largest_shifts
+from samebits.train.sums import Found, Rounded, Sums
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import BFPValue, bfp32, combined
 
@@ -23,17 +24,27 @@ EXCLUDING = -(2.0**15)
 
 
 def _sum(a: BFPValue, b: BFPValue) -> BFPValue:
-    """a + b at a common exponent."""
+    """a + b at a common exponent: exact sums of codes of 8 bits."""
     if a.is_wide or b.is_wide:
         terms = ((*t.resolved(), 31) for t in (a, b))
         return bfp32(*combined(*terms), max(a.layer_bits, b.layer_bits))
     (u, ea), (v, eb) = (a.codes, a.exponent), (b.codes, b.exponent)
-    k, bits = kernels.of(u), max(a.bits, b.bits)
-    if (shifts := largest_shifts(a.shifts, b.shifts)) is None:
-        return BFPValue(*k.add(u, ea, v, eb, bits), bits)
-    common = rows.common(u, ea, v, eb)
-    acc = k.scale(u, ea - common) + k.scale(v, eb - common)
-    return narrowed(acc, common, bits, shifts)
+    k, bits, by_rows = kernels.of(u), max(a.bits, b.bits), a.by_rows or b.by_rows
+    shifts = largest_shifts(a.shifts, b.shifts)
+
+    def compute() -> Found:
+        if shifts is None:
+            return k.add_sums(u, ea, v, eb)
+        common = rows.common(u, ea, v, eb)
+        return k.scale(u, ea - common) + k.scale(v, eb - common), 0, common
+
+    def rounding(clip: int | None) -> Rounded:
+        if clip is None:
+            return k.add(u, ea, v, eb, bits), None
+        return k.add_clamped(u, ea, v, eb, clip, bits)
+
+    sums = Sums(compute, bits, by_rows, shifts, rounding if shifts is None else None)
+    return BFPValue.of_sums(sums, a.shape)
 
 
 def _sum_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, BFPValue]:
@@ -45,7 +56,7 @@ ADD = TrainingOperation("Add", _sum, _sum_gradient)
 
 
 def add(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
-    """a + b, as bfp8, or as bfp32 where one of them has 32 bits (14.2).
+    """a + b, as exact sums, or as bfp32 where one of them has 32 bits (14.2).
 
     Sizes are equal or 1, as torch joins them. One of them may be a number or a float tensor, a
     constant; where such a tensor is below -2**15, as masks are, the sum counts to no softmax.

@@ -31,7 +31,7 @@ from samebits.train.operations.products import (
     weight_gradient,
 )
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.sums import Sums
+from samebits.train.sums import Found, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
 
@@ -47,11 +47,11 @@ def _products(
     """
     check_kind(x, weight)
     codes, e_x, up = x.shifted()
-    sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
-    if codes.dim() == 4:
-        return BFPValue.of_sums(sums, (shape.n, shape.co, shape.oh, shape.ow))
-    moves = (as_rows,) if isinstance(sums.exponent, int) else ()
-    return BFPValue.of_sums(sums, (codes.shape[0], shape.co), *moves)
+    sums = sums_of(
+        lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks, x.by_rows
+    )
+    image = (shape.n, shape.co, shape.oh, shape.ow)
+    return BFPValue.of_sums(sums, image if codes.dim() == 4 else (codes.shape[0], shape.co))
 
 
 def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
@@ -77,34 +77,36 @@ PRODUCTS = TrainingOperation("Products", _products, _products_gradient, reads=("
 
 
 def sums_of(
-    compute: Callable[[], tuple[Tensor, int, Exponent]],
+    compute: Callable[[], Found],
     weight: Weight,
     bias: Weight | None,
     peaks: ChannelPeaks | None,
+    by_rows: bool,
 ) -> Sums:
-    """The sums that `compute` gives with their largest magnitude and exponent, of parameters.
+    """The sums that `compute` gives, of parameters.
 
-    peaks: of the output's channels, which have shifts by them (training.md 12.4)
+    by_rows: whether their exponents are those of rows. peaks: of the output's channels, which have
+    shifts by them (training.md 12.4).
     """
     states = [weight] if bias is None else [weight, bias]
     versions = [state.versions() for state in states]
 
-    def again() -> Tensor:
-        """The sums once more. Raises UnsupportedError where the parameters have changed."""
+    def sums() -> Found:
+        """The sums, also once more. Raises UnsupportedError where the parameters have changed."""
         if [state.versions() for state in states] != versions:
             raise UnsupportedError(
                 "the 32-bit value of this product with a weight is gone: a layer took it as 8 "
                 "bits, and the weights have changed since; read it, or compute its loss, before "
                 "the update"
             )
-        return compute()[0]
+        return compute()
 
-    found = compute()
     shifts = None if peaks is None else peaks.shifts()
-    sums = Sums(*found, again, weight.widths.values, shifts)
+    found = Sums(sums, weight.widths.values, by_rows, shifts)
     if peaks is not None:
-        peaks.see(found[0], found[2])
-    return sums
+        acc, _, exponent = found.exact()
+        peaks.see(acc, exponent)
+    return found
 
 
 def exact_sums(
@@ -117,14 +119,12 @@ def exact_sums(
 ) -> tuple[Tensor, int, Exponent]:
     """(sums [n, co, oh, ow], their largest magnitude, exponent) of codes x, with the bias.
 
-    With exponents by rows the sums of rows [n, k] are rows again, [n, co]. shifts: of the channels
+    Those of rows [n, k] are rows again, [n, co]. shifts: of the channels
     of x, on top of the exponents.
     """
     w, e_w = weight.parts[0]
     acc, largest = _sums(as_image(x), as_kernel(w), shape, shifts)
-    exponent = e_x + by_output(e_w, x.dim())
-    if isinstance(exponent, Tensor):
-        acc = as_input(acc, x)
+    acc, exponent = as_input(acc, x), e_x + by_output(e_w, x.dim())
     if bias is None:
         return acc, largest, exponent
     e_b = bias.whole()[1] - formats.DELAYED_BITS

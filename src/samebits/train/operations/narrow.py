@@ -76,6 +76,12 @@ def as_decided(x: Tensor, where: str) -> BFPTensor:
     return x if x.is_wide else as_bfp8(x, where)
 
 
+def as_sums(x: Tensor, where: str) -> BFPTensor:
+    """x as the exact sums that it is made of, or as bfp8. Raises as `as_bfp8`."""
+    x = _computed(x, where)
+    return as_bfp8(x, where) if x.sums is None else x
+
+
 def _computed(x: Tensor, where: str) -> BFPTensor:
     """x, to compute with. Raises as `as_bfp`, and for log-probabilities."""
     x = as_bfp(x, where)

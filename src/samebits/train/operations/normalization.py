@@ -25,7 +25,7 @@ from samebits.kernels.norm import (
     spread_of,
     variance_of,
 )
-from samebits.kernels.protocol import BITS, Part
+from samebits.kernels.protocol import BITS, Affine, Part
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
@@ -33,7 +33,8 @@ from samebits.train.deferred import defer
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines
-from samebits.train.shifts import ChannelPeaks, rounded
+from samebits.train.shifts import ChannelPeaks
+from samebits.train.sums import Found, Rounded, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight, bfp32
 
@@ -166,7 +167,7 @@ def _normalized(
     eps: float,
     peaks: ChannelPeaks | None,
 ) -> tuple[BFPValue, _Saved]:
-    """z (bfp8) -> bfp8 by an integer multiply-add per channel, one rounding.
+    """z (bfp8) -> the exact sums of an integer multiply-add per channel.
 
     Statistics of the shard are exact sums (in evaluation the running ones).
     """
@@ -174,14 +175,14 @@ def _normalized(
     bits, running = gamma.widths.values, (running_mean, running_var)
     if peaks is None and shifts is None:
         states, given = (gamma.state(), beta.state()), None if training else running
-        found = kernels.of(z).batch_norm(z, e_z, *states, given, eps, bits)
+        found = kernels.of(z).batch_norm(z, e_z, *states, given, eps)
         if found is not None:
-            part, scalars, (s1, s2), e_sums = found
+            by, scalars, (s1, s2), e_sums = found
             if training:
                 n, guard = z.numel() // z.shape[1], 0 if isinstance(e_z, int) else GUARD
                 sums = (s1.numpy(), s2.numpy())
                 defer(RunningUpdate(*running, momentum, *sums, n, e_sums, guard))
-            return BFPValue(*part, bits), (scalars, training, 0)
+            return BFPValue.of_sums(_sums(z, by, bits), z.shape), (scalars, training, 0)
     assert isinstance(e_z, Tensor)
     up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
     if training:
@@ -197,7 +198,27 @@ def _normalized(
         _per_sample(v, z) for v in multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
     )
     scalars = torch.from_numpy(np.stack([centre, inv, a]))
-    return rounded(z.long() * m + b, exponent, bits, peaks), (scalars, training, up)
+    acc = z.long() * m + b
+    own = None if peaks is None else peaks.shifts()
+    exact = Sums(lambda: (acc, 0, exponent), bits, True, own)
+    if peaks is not None:
+        peaks.see(acc, exponent)
+    return BFPValue.of_sums(exact, z.shape), (scalars, training, up)
+
+
+def _sums(z: Tensor, by: Affine, bits: int) -> Sums:
+    """The multiply-adds of z, computed where they are used."""
+    k = kernels.of(z)
+
+    def rounding(clip: int | None) -> Rounded:
+        return (
+            (k.affine(z, by, bits), None) if clip is None else k.affine_clamped(z, by, clip, bits)
+        )
+
+    def compute() -> Found:
+        return k.affine_sums(z, by), by.largest, by.exponent
+
+    return Sums(compute, bits, isinstance(by.exponent, Tensor), None, rounding)
 
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
@@ -285,7 +306,7 @@ def batch_norm(
     eps: float = 1e-5,
     peaks: ChannelPeaks | None = None,
 ) -> BFPTensor:
-    """Normalise [n, c, h, w] or [n, c] per channel, as bfp8, with shifts by the peaks (12.4).
+    """Normalise [n, c, h, w] or [n, c] per channel, as exact sums, with shifts by the peaks (12.4).
 
     gamma, beta [c]. The float64 running buffers [c] are updated in training, and used in
     evaluation. Raises UnsupportedError for other shapes, or fewer than two values a channel.

@@ -44,7 +44,9 @@ def _transposed_products(
     """
     check_kind(x, weight)
     codes, e_x, up = x.shifted()
-    sums = sums_of(lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks)
+    sums = sums_of(
+        lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks, x.by_rows
+    )
     return BFPValue.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w))
 
 

@@ -25,7 +25,7 @@ from samebits.errors import CheckpointError
 from samebits.files import write_atomically
 from samebits.train.deployed.deploy import Exponents
 
-FORMAT = "samebits-checkpoint-2"
+FORMAT = "samebits-checkpoint-3"
 HEADER_KEY = "samebits"
 KEPT = 2
 LARGEST = 1 << 36  # bytes of a file of weights
@@ -188,7 +188,7 @@ def _check_format(path: Path, document: Any) -> None:
     if found != FORMAT:
         known = re.fullmatch(r"samebits-checkpoint-\d{1,9}", str(found))
         raise (_OtherFormatError if known else CheckpointError)(
-            f"{path}: expected format {FORMAT!r} of samebits, that of edition 2 of the training "
+            f"{path}: expected format {FORMAT!r} of samebits, that of edition 3 of the training "
             f"arithmetic, found {found!r:.60}; use the release of samebits that wrote it, or train "
             "again in another folder"
         )
