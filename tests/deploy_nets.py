@@ -289,7 +289,7 @@ def make_images(count, seed, scale=1.0):
 
 def rounding_nodes(nodes):
     """The names of the sites of a net."""
-    taken = taken_by_layers(nodes)
+    taken = taken_by_layers(nodes, ())
     return [
         node.name
         for node in nodes

@@ -38,11 +38,11 @@ from samebits.kernels.moments import Draw, Update
 from samebits.kernels.native import Native
 from samebits.kernels.optimize import Entry, GradientCells, Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
-    Affine,
     CellLayer,
     CellStates,
     Gradient,
     Kernels,
+    MultiplyAdds,
     SGDTerms,
     Term,
 )
@@ -136,9 +136,11 @@ def state(*shape: int) -> tuple[Tensor, Tensor, int]:
     return codes(I8, *shape), codes(I16, *shape), -20
 
 
-def multiply_adds() -> Affine:
+def multiply_adds() -> MultiplyAdds:
     """Of batch norm over four channels."""
-    return Affine(codes(I32, 1, 4), codes(I32, 1, 4), -4, torch.tensor([[1 << 24, 99]]), 1 << 24)
+    return MultiplyAdds(
+        codes(I32, 1, 4), codes(I32, 1, 4), -4, torch.tensor([[1 << 24, 99]]), 1 << 24
+    )
 
 
 def tables() -> Tables:

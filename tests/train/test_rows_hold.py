@@ -309,6 +309,6 @@ def test_bytes_of_saved_activations(name, record_property):
     held = sum(t.untyped_storage().nbytes() for t in saved.values())
     exponents = sum(len(t) for t in saved.values())
     record_property(f"saved.{name}", json.dumps(f"{(held + exponents) / elements:.4f}"))
-    assert len(saved) >= 10
+    assert len(saved) >= 7
     assert (held + exponents) / elements <= 1.02
     loss.backward()  # what is kept is enough

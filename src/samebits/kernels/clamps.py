@@ -41,7 +41,8 @@ class Clamps(Kernels):
     def _clamped(self, v: Tensor, limit: int | Tensor) -> tuple[Tensor, Tensor]:
         """min(max(v, 0), limit), and where 0 < v < limit."""
         wide = v.long()
-        low = torch.minimum(wide.clamp(min=0), torch.as_tensor(limit, device=v.device))
+        low = wide.clamp(min=0)
+        low = low.clamp(max=limit) if isinstance(limit, int) else torch.minimum(low, limit)
         return low.to(v.dtype), (wide > 0) & (wide < limit)
 
     def clamped(self, acc: Tensor, exponent: Exponent, clip: int, bits: int) -> tuple[Part, Tensor]:

@@ -21,7 +21,7 @@ from samebits.kernels.memory import (
 )
 from samebits.kernels.native_recurrence import NativeRecurrence
 from samebits.kernels.norm import GUARD, unfit_scale
-from samebits.kernels.protocol import BITS, Affine, Part, State, WholePart
+from samebits.kernels.protocol import BITS, MultiplyAdds, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 
 _threads = torch.get_num_threads
@@ -38,7 +38,7 @@ class NativeNorm(NativeRecurrence):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-    ) -> tuple[Affine, Tensor, Tensor, int] | None:
+    ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
         """The statistics and the scalars."""
         samples = len(z) if isinstance(exponent, Tensor) else 1
         z = rows(z)
@@ -65,16 +65,20 @@ class NativeNorm(NativeRecurrence):
             *(pointer(ends, 2 * samples, I64), top, found, _threads()),
             unfit=unfit_scale,
         )
-        return Affine(m, b, own(), ends, top[0]), scalars, sums, e_sums[0]
+        return MultiplyAdds(m, b, own(), ends, top[0]), scalars, sums, e_sums[0]
 
-    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+    def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
         return self._affine(z, by, 0, bits, None)
 
-    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+    def affine_clamped(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
         mask = self._new_mask(z)
         return self._affine(z, by, clip, bits, mask), mask
 
-    def _affine(self, z: Tensor, by: Affine, clip: int, bits: int, mask: Tensor | None) -> Part:
+    def _affine(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int, mask: Tensor | None
+    ) -> Part:
         """Codes of the sums, which are clamped where there is a mask to be made."""
         operands, z = self._affine_operands(z, by)
         samples, n, y = len(by.m), z.numel(), torch.empty_like(z)
@@ -86,14 +90,14 @@ class NativeNorm(NativeRecurrence):
         )
         return unrows(y), result()
 
-    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+    def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
         operands, z = self._affine_operands(z, by)
         acc, n = torch.empty_like(z, dtype=I32), z.numel()
         place = pointer(acc, n, I32)
         self._run(self._c.samebits_affine_sums, *operands, place, _threads())
         return unrows(acc)
 
-    def _affine_operands(self, z: Tensor, by: Affine) -> tuple[tuple[Any, ...], Tensor]:
+    def _affine_operands(self, z: Tensor, by: MultiplyAdds) -> tuple[tuple[Any, ...], Tensor]:
         """Codes, their sizes and multiply-adds as C takes them, and the codes, channels last."""
         z, (samples, channels) = rows(z), by.m.shape
         terms = (pointer(v, samples * channels, I32) for v in (by.m, by.b))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from samebits.errors import RangeError
 from samebits.kernels.geometry import not_finite, unlimited_exponent
-from samebits.kernels.protocol import BITS, Affine, Part, State, WholePart
+from samebits.kernels.protocol import BITS, MultiplyAdds, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars, Vectors, fits_of, rounded_scalars
 from samebits.spec import formats
@@ -137,7 +137,7 @@ class BatchNorms(Vectors):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-    ) -> tuple[Affine, Tensor, Tensor, int] | None:
+    ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
         """An affine function of a code is largest at the smallest or the largest code, so that the
         output's exponent follows from the statistics, without a pass over the output.
         """
@@ -161,15 +161,17 @@ class BatchNorms(Vectors):
         top = int(np.abs(most).max())
         of_sample = torch.tensor([[top, max(int(most.max()), 0)]], device="cpu")
         first, second = (torch.from_numpy(v.astype(np.int32)) for v in (m, b))
-        return Affine(first, second, int(own[0, 0]), of_sample, top), scalars, sums, exponent
+        return MultiplyAdds(first, second, int(own[0, 0]), of_sample, top), scalars, sums, exponent
 
-    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+    def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
         return self.requantize(self.affine_sums(z, by), by.largest, by.exponent, bits)
 
-    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+    def affine_clamped(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
         return self.clamped(self.affine_sums(z, by), by.exponent, clip, bits)
 
-    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+    def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
         return self._channel_affine(z, by.m, by.b)
 
     def batch_norm_gradient(

@@ -131,7 +131,7 @@ class CellGradients(NamedTuple):
     first: tuple[Part | None, Part | None]
 
 
-class Affine(NamedTuple):
+class MultiplyAdds(NamedTuple):
     """The multiply-adds z * m + b of batch norm: m and b, int32 [samples, channels], one sample
     where a tensor has one exponent; the exponent of the sums, which are below 2**31.
 
@@ -333,8 +333,8 @@ class Kernels(Protocol):
         beta: State,
         running: tuple[Tensor, Tensor] | None,
         eps: float,
-    ) -> tuple[Affine, Tensor, Tensor, int] | None:
-        """What normalises z, of 8 bits, by channels: multiply-adds, scalars, and sums of z.
+    ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
+        """The multiply-adds that normalise z, of 8 bits, by channels, scalars, and sums of z.
 
         running: mean and variance, float64 [channels], of which the centre is made; None: those of
         z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
@@ -342,13 +342,15 @@ class Kernels(Protocol):
         RangeError where the scale of a channel is not finite.
         """
 
-    def affine(self, z: Tensor, by: Affine, bits: int) -> Part:
+    def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
         """The multiply-adds of z, requantized to `bits` (1.1)."""
 
-    def affine_clamped(self, z: Tensor, by: Affine, clip: int, bits: int) -> tuple[Part, Tensor]:
+    def affine_clamped(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
         """The multiply-adds of z, `clamped`."""
 
-    def affine_sums(self, z: Tensor, by: Affine) -> Tensor:
+    def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
         """The multiply-adds of z themselves."""
 
     def batch_norm_gradient(

@@ -20,7 +20,7 @@ Rounding = Callable[[int | None], Rounded]  # clamped by a clip value, or not
 
 
 class Sums:
-    """What a product with weights, a batch norm or an addition gives: bfp8 to a layer, bfp32 to a
+    """The sums of a product with weights, a batch norm or an addition: bfp8 to a layer, bfp32 to a
     loss. A ReLU clamps the sums, and rounds what is left.
 
     The first layer that takes sums of products as 8 bits lets go of them, which leaves a quarter of
@@ -57,17 +57,24 @@ class Sums:
         return (self.narrow() if self._found is None else self._found)[0].device
 
     def held(self) -> list[Tensor]:
-        """What is in memory at this moment: the sums, or codes of 8 bits."""
+        """The tensors in memory at this moment: the sums, or codes of 8 bits."""
         found = [self._found, self._narrow, *(part for part, _ in self._clamped.values())]
         return [held[0] for held in found if held is not None]
+
+    @property
+    def is_clamped(self) -> bool:
+        """Whether a ReLU has taken the sums."""
+        return bool(self._clamped)
 
     def exact(self) -> Found:
         """The exact sums, as they were computed or once more."""
         return self._compute() if self._found is None else self._found
 
     def keep(self) -> None:
-        """Hold the sums, whoever takes them as 8 bits: they are needed as 32 bits later."""
-        self._found, self._kept = self.exact(), True
+        """Hold the sums, whoever takes them as 8 bits, and nothing that they were computed from:
+        they are needed as 32 bits later."""
+        found = self._found = self.exact()
+        self._compute, self._rounding, self._kept = lambda: found, self._round, True
 
     def narrow(self) -> Part:
         """The bfp8 that layers take, one rounding of the exact sums.

@@ -66,7 +66,7 @@ def test_other_code_has_another_hash(numerics):
 
 def test_the_same_code_has_the_same_hash():
     """On every machine: this is the one of BFP, whose operations have names of their own."""
-    assert hashed(Small()) == hashed(SameAgain()) == "76a7079bea60933b"
+    assert hashed(Small()) == hashed(SameAgain()) == "cade1047671278a5"
 
 
 def test_architectures_of_samebits_have_none():

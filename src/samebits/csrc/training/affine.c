@@ -1,7 +1,7 @@
-/* Sums of codes that take no more than a few operations an element, the multiply-adds of batch norm
- * and the sums of two tensors (docs/spec/training.md, 5): they are computed where they are used, and
- * rounded at once, behind a clamp where one follows (mask.h). Of sums that are used by a loss there
- * are the integers themselves. Channels are last. */
+/* Sums that take a few operations an element, the multiply-adds of batch norm and those of two
+ * tensors (docs/spec/training.md, 5): they are computed where they are used, and rounded at once,
+ * behind a clamp where one follows (mask.h). A loss takes the integers themselves. Channels are
+ * last. */
 #include <string.h>
 
 #include "mask.h"
@@ -111,8 +111,8 @@ static Operands affine_operands(const int8_t *z, const int32_t *m, const int32_t
 }
 
 /* The multiply-adds z * m + b of z [samples][rows][c] at exponents, |z * m + b| <= 2**30 + 2**7, as
- * codes of `bits`. m, b [samples][c]; ends [samples][2]: the largest magnitude of each sample's, and
- * the largest above 0. mask: NULL, or of all elements, which are clamped (clip: mask.h). found: the
+ * codes of `bits`. m, b [samples][c]; ends [samples][2]: the largest magnitude of a sample's, and
+ * its largest above 0. mask: NULL, or of all elements, which are clamped (clip: mask.h). found: the
  * exponent that is too large. */
 int samebits_affine(const int8_t *z, int64_t samples, int64_t rows, int64_t c, const int32_t *m,
                     const int32_t *b, const int64_t *exponents, const int64_t *ends, int64_t clip,
@@ -178,8 +178,8 @@ int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b
     return FINE;
 }
 
-/* The sums of `samebits_add` themselves, of 32 bits, and their exponents; top: the largest magnitude
- * in the first row. */
+/* The sums of `samebits_add` themselves, of 32 bits, and their exponents; top: the largest
+ * magnitude in the first row. */
 void samebits_added(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
                     const int64_t *e_b, int own_b, int64_t rows, int64_t n, int32_t *out,
                     int64_t *exponents, int64_t *top, int threads) {

@@ -78,8 +78,8 @@ int samebits_clamped(const void *v, int type, int64_t n, const int64_t *exponent
     return FINE;
 }
 
-/* Integers v of 8, 32 or 64 bits, `rows` times `n` times c, clamped as they are; those of a row and a
- * channel c have an exponent [rows][c]. */
+/* Integers v [rows][n][c] of 8, 32 or 64 bits, clamped as they are; those of a row and a channel
+ * have an exponent [rows][c]. */
 void samebits_clamp(const void *v, int type, int64_t rows, int64_t n, int64_t c,
                     const int64_t *exponents, int64_t clip, void *out, uint8_t *mask, int threads) {
     int64_t size = c > 1 && clip ? 1 : n * c, at = 0;

@@ -1,6 +1,6 @@
 /* The clamp of ReLU and its kin (docs/spec/training.md, 5 and 7): v becomes min(max(v, 0), limit),
- * and a gradient passes where 0 < v < limit. That is one bit an element in memory, bit i % 8 of byte
- * i / 8; elements count in the order of memory, channels last. */
+ * and a gradient passes where 0 < v < limit. That is one bit an element, bit i % 8 of byte i / 8;
+ * elements count in the order of memory, channels last. */
 #ifndef SAMEBITS_MASK_H
 #define SAMEBITS_MASK_H
 

@@ -122,8 +122,8 @@ static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samp
 }
 
 /* Coefficients m and b of one multiply-add of integers for every channel, and their one exponent,
- * at which no sum leaves 30 bits; ends: the largest magnitude of a sum of codes from `low` to `high`,
- * and the largest sum above 0. term: room for [c]. */
+ * at which no sum leaves 30 bits; ends: the largest magnitude of a sum of codes from `low` to
+ * `high`, and the largest sum above 0. term: room for [c]. */
 static int affine_of(const double *a, const double *shift, int64_t e_z, const int64_t *low,
                      const int64_t *high, int64_t c, double *term, int32_t *m, int32_t *b,
                      int64_t *exponent, int64_t *ends, int64_t *found) {
@@ -145,10 +145,11 @@ static int affine_of(const double *a, const double *shift, int64_t e_z, const in
 }
 
 /* The batch norm of z [samples][rows][c] by its own statistics, or where `mean` and `variance` are
- * given by these: the multiply-adds m and b [samples][c] at exponents, and their `ends` [samples][2]
- * (`affine_of`). Samples have exponents e_z; guard: bits that they are added with, 0 for one sample
- * that is a whole tensor. gamma and beta: W, A and the exponent of J. sums [2][c], of z and of z * z,
- * with the exponent e_sums; scalars [3][c]: as `channel_scalars`; top: of the first sample.
+ * given by these: the multiply-adds m and b [samples][c] at exponents, and `ends` [samples][2] as
+ * `affine_of` has them. Samples have exponents e_z; guard: bits that they are added with, 0 for one
+ * sample that is a whole tensor. gamma and beta: W, A and the exponent of J. sums [2][c], of z and
+ * of z * z, with the exponent e_sums; scalars [3][c]: as `channel_scalars`; top: of the first
+ * sample.
  *
  * A multiply-add is largest at the smallest or the largest code, so that exponents of what it gives
  * follow from the statistics. found: what does not fit. */

@@ -4,12 +4,12 @@ The graph says what an operation reads, what its gradient reads, and what it kee
 plan of it needs no hooks: a value that is dropped is an operation that runs again before its
 reader.
 
-What a Linear or Conv2d gives has no width until somebody takes it. Here it is rounded at once to
-the 8 bits that layers take, unless somebody reads all 32 (`exact`); the operations that narrow it
-are then none.
+Exact sums have no width until somebody takes them. Here they are rounded at once to the 8 bits that
+layers take, unless somebody reads the sums themselves (`exact`), as a loss or a ReLU does; the
+operations that narrow them are then none.
 
-Example: Linear, ReLU, Linear are recorded as Products, Narrow, Relu, Products. Their tape is
-Products, Relu, Products, with the bfp8 of the first as its value.
+Example: Linear, MaxPool, Linear are recorded as Products, Narrow, MaxPool, Products. Their tape is
+Products, MaxPool, Products, with the bfp8 of the first as its value.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _tape(
     sums = [value.sums if isinstance(value, BFPValue) else None for value in values]
     last = sums[graph.output]
     is_open = [
-        s is not None and not (s.read or s is last) and type(value) is BFPValue
+        s is not None and not (s.read or s is last or s.is_clamped) and type(value) is BFPValue
         for s, value in zip(sums, values, strict=True)
     ]
     places = {0: StepOutput(0, 0)}

@@ -55,7 +55,7 @@ def evaluate(
 ) -> dict[str, Array]:
     """Every node's output; `exponents` are the frozen ones of the nodes that round."""
     done: dict[str, Array] = {}
-    taken = taken_by_layers([node for node in net if node.op not in ("narrow", "narrow16")])
+    taken = taken_by_layers([node for node in net if node.op not in ("narrow", "narrow16")], ())
     for node in net:
         x = [done[name] for name in node.inputs]
         site = exponents.get(node.name, 0)

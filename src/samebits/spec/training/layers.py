@@ -188,11 +188,11 @@ class ExactSums:
     shifts: tuple[int, ...] = ()
 
     def narrow(self) -> Array:
-        """What a layer takes."""
+        """The codes that a layer takes."""
         return narrow(self.acc, self.shape, self.exponent, self.bits, shifts=self.shifts)
 
     def wide(self) -> Array:
-        """What a loss takes."""
+        """The bfp32 that a loss takes."""
         return replace(wide(self.acc, self.shape, self.exponent), layer_bits=self.bits)
 
     def clamped(self, clip: int) -> tuple[ExactSums, Array]:

@@ -35,7 +35,7 @@ CLIPS = {"relu": 0, "relu6": 6}
 
 
 def clamp(x: Array | ExactSums, clip: int, move: Move | None = None) -> tuple[Array, Array]:
-    """Of sums or codes, and the mask, both moved: ReLU and its kin. Section 5."""
+    """Clamped sums or codes, and the mask, both moved: ReLU and its kin. Section 5."""
     if isinstance(x, Array):
         codes, mask = clamped(x.codes, x.exponents, clip)
         return replace(x, codes=codes), Array(mask, x.shape, 0, 8)

@@ -58,7 +58,7 @@ Parameter `weight` of node `fc` is `fc.weight`; an attribute `weight="other.weig
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -119,11 +119,14 @@ PEAKS = "channel_peak"
 """A buffer of layers that give their channels shifts: the largest magnitudes (section 12.4)."""
 
 
-def taken_by_layers(net: Net) -> set[str]:
-    """The nodes whose output a layer takes as codes, at once or after moves."""
+def taken_by_layers(net: Net, exact: Collection[str] = pointwise.CLIPS) -> set[str]:
+    """The nodes whose output a layer takes as codes, at once or after moves.
+
+    exact: operators that take exact sums
+    """
     taken: set[str] = set()
     for node in reversed(net):
-        if node.op not in pointwise.CLIPS and (node.op not in MOVES or node.name in taken):
+        if node.op not in exact and (node.op not in MOVES or node.name in taken):
             taken.update(node.inputs)
     return taken
 
@@ -366,7 +369,7 @@ def forward(
 
 
 def _then(before: pointwise.Move, node: Node, x: Array) -> Array:
-    """What `before` makes of x, moved by a node."""
+    """The value that `before` makes of x, moved by a node."""
     return moved(node, before(x))
 
 

@@ -25,7 +25,7 @@ from samebits.kernels.norm import (
     spread_of,
     variance_of,
 )
-from samebits.kernels.protocol import BITS, Affine, Part
+from samebits.kernels.protocol import BITS, MultiplyAdds, Part
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
@@ -206,7 +206,7 @@ def _normalized(
     return BFPValue.of_sums(exact, z.shape), (scalars, training, up)
 
 
-def _sums(z: Tensor, by: Affine, bits: int) -> Sums:
+def _sums(z: Tensor, by: MultiplyAdds, bits: int) -> Sums:
     """The multiply-adds of z, computed where they are used."""
     k = kernels.of(z)
 
