@@ -205,13 +205,13 @@ static int add(const int8_t *a, const int64_t *e_a, const int8_t *b, const int64
 int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
                  const int64_t *e_b, int own_b, int64_t rows, int64_t n, int bits, int8_t *y,
                  int64_t *e_y, int64_t *found, int threads) {
-    for (int64_t r = 0; r < rows; r++) {
-        int status = add(a + r * n, e_a + (own_a ? r : 0), b + r * n, e_b + (own_b ? r : 0), n,
-                         bits, y + r * n, e_y + r, threads);
-        *found = e_y[r];
-        if (status != FINE) return status;
-    }
-    return FINE;
+    int status;
+    int64_t unfit;
+    EACH_ROW(rows, n, status, unfit,
+             add(a + r * n, e_a + (own_a ? r : 0), b + r * n, e_b + (own_b ? r : 0), n, bits,
+                 y + r * n, e_y + r, crew))
+    if (status != FINE) *found = e_y[unfit];
+    return status;
 }
 
 #define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
