@@ -184,6 +184,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         ),
         "channel_sum": lambda: (codes(I16, 2, 4, 3, 3), -5),
         "channel_sum by rows": lambda: (codes(I32, 3, 4), BY_ROWS.clone()),
+        "channel_sum of products": lambda: (codes(I16, 3, 4), BY_ROWS.clone(), codes(I8, 3, 4)),
         "with_bias by rows": lambda: (
             *(codes(I32, 2, 4, 3, 3), 0, codes(I64, 2, 4, 1, 1, high=9)),
             *(codes(I8, 4), codes(I16, 4), -25),
@@ -219,8 +220,18 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         ),
         "vector_norm_gradient": lambda: (
             *(codes(I32, 3, 6), -9, (codes(I8, 3, 6), -6), (positive(I32, 3, 1), -20)),
-            *(state(6), True),
+            *(state(6), True, None),
         ),
+        "vector_norm by rows": lambda: (
+            *(codes(I8, 3, 2, 6), codes(I64, 3, 1, 1, high=9), state(1, 2, 6), state(1, 2, 6)),
+            *(1e-5, True, 8),
+        ),
+        "vector_norm_gradient by rows": lambda: (
+            *(codes(I32, 3, 6), codes(I64, 3, 1, high=9)),
+            *((codes(I8, 3, 6), codes(I64, 3, 1, high=9)),),
+            *((positive(I32, 3, 1), codes(I64, 3, 1, high=9)), state(6), True, (3, 1)),
+        ),
+        "aligned": lambda: (codes(I8, 3, 4), codes(I64, 3, 4, high=9), (3, 1), True),
         "requantize_blocks": lambda: (codes(I32, 2, 3, 4), -3, 5, (2, 3, 1), 8),
         "requantize_blocks of rows": lambda: (
             *(codes(I64, 2, 3, 4, high=1 << 40), codes(I64, 2, 3, 1, high=9), 5, (2, 1, 1), 32),
@@ -237,6 +248,7 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "kept": lambda: (40, 1 << 31, (1, 2, 3, 4, 5), "cpu"),
         "where": lambda: (codes(I8, 3, 4) > 0, codes(I16, 3, 4)),
         "summed": lambda: (codes(I16, 2, 3, 4), (1, 3, 1)),
+        "at_one": lambda: (codes(I16, 3, 4), codes(I64, 3, 1, high=9), 55),
         "side_by_side": lambda: ([(codes(I8, 3, 4), 0), (codes(I8, 3, 2), -1)], 1),
         "clamp": lambda: (codes(I8, 3, 4), -4, 6),
         "clamp by rows": lambda: (codes(I32, 3, 4), BY_ROWS.clone(), 6),
@@ -303,7 +315,7 @@ SIZED_BY_THE_FIRST = {
         "vector_stats",
     ),
     *("vector_norm alone", "requantize divided", "requantize_blocks", "times"),
-    *("times of gradients", "side_by_side", "summed", "requantize_blocks of rows"),
+    *("times of gradients", "side_by_side", "summed", "requantize_blocks of rows", "at_one"),
     *(
         "shorten_blocks",
         "products_b",

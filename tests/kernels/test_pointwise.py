@@ -290,6 +290,17 @@ def added(a, b):
 # --- addition -----------------------------------------------------------------------
 
 
+def test_stacked_by_rows(k):
+    """Nothing is rounded; rows of zeros have the exponent -128."""
+    parts = [(codes((3, 5), Q16, 16, i), codes((3, 1), 40, 64, i)) for i in range(2)]
+    parts[1][0][1] = 0
+    found = k.stacked([*parts, (parts[0][0], 7)], 32, 15)
+    wanted = Eager().stacked([*parts, (parts[0][0], 7)], 32, 15)
+    assert found[0].dtype == wanted[0].dtype
+    assert all(map(torch.equal, found, wanted))
+    assert int(found[1][1, 1]) == -128
+
+
 @pytest.mark.parametrize("room", [0, 15])
 @pytest.mark.parametrize("zeros", range(8))
 def test_stacked(k, zeros, room, threads):
@@ -325,6 +336,50 @@ def test_table(k, shape, exponent, limit, threads):
         expected = formats.requantize(exact, 2 * exponent + 1, bits)
         for v in layouts(x):
             same_codes(k.table(v, exponent, functions, bits), expected, exact, bits)
+
+
+@pytest.mark.parametrize(("shape", "threads"), SIZES, indirect=["threads"])
+def test_tables_by_rows(k, shape, threads):
+    """Every row is as a tensor of its own."""
+    x, (functions, entries) = codes(shape, Q8, 8, 1), tables(Q32, 2)
+    x[0] = 0
+    size = by_rows.row_size(shape)
+    exponent = codes(size, 40, 64, 3)
+    of_rows, n = exponent.flatten().tolist(), x[0].numel() if len(shape) == 4 else shape[-1]
+    slopes, own = tables(Q16, 3)
+    g = codes(shape, Q16, 16, 4)
+    y, e_y = k.table(x, exponent, functions, 8)
+    down, e_down = k.table_gradient(g, exponent - 5, x, exponent, slopes)
+    one, e_one = k.table_gradient(g, -5, x, exponent, slopes)
+    parts = (x.reshape(-1, n), g.reshape(-1, n), y.reshape(-1, n), down.reshape(-1, n))
+    for row, (u, v, found, back) in enumerate(zip(*parts, strict=True)):
+        e = of_rows[row]
+        exact = [entries[c + 127] for c in u.tolist()]
+        expected = formats.requantize(exact, 2 * e + 1, 8)
+        assert (tuple(found.tolist()), int(e_y.flatten()[row])) == (tuple(expected[0]), expected[1])
+        exact = [a * own[c + 127] for a, c in zip(v.tolist(), u.tolist(), strict=True)]
+        expected = formats.shorten(exact, 3 * e - 4)
+        assert (tuple(back.tolist()), int(e_down.flatten()[row])) == (
+            *(tuple(expected[0]), expected[1]),
+        )
+        shortened = formats.shorten(exact, 2 * e - 4)
+        assert tuple(one.reshape(-1, n)[row].tolist()) == tuple(shortened[0])
+        assert int(e_one.flatten()[row]) == shortened[1]
+
+
+@pytest.mark.parametrize("kind", [8, 16, 32])
+def test_products_with_a_number_by_rows(k, kind, threads):
+    for shape in ((5, 7), (2, 3, 9), (2, 3, 2, 2)):
+        v = codes(shape, formats.CODE_MAX[kind], kind, 1)
+        v[0] = 0
+        exponent = codes(by_rows.row_size(shape), 20, 64, 2)
+        for m in (40000, -3, 1):
+            found = k.times(v, m, exponent, 8 if kind == 8 else 32)
+            wanted = Eager().times(v, m, exponent, 8 if kind == 8 else 32)
+            assert found[0].dtype == wanted[0].dtype
+            assert all(map(torch.equal, found, wanted))
+    with pytest.raises(RangeError, match="found 1"):
+        k.times(codes((2, 3), Q8, 8, 1), 1 << 16, torch.tensor([[0], [120]]), 8)
 
 
 def test_a_table_above_the_range_of_exponents_is_refused(k):

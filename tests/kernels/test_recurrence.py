@@ -13,6 +13,7 @@ import torch
 from kernel_arrays import codes
 from samebits.errors import RangeError
 from samebits.kernels.protocol import GATES, CellLayer, Part
+from samebits.kernels.rows import Exponent
 from samebits.spec.formats import Q8, Q16, Q32
 from samebits.train.operations.gru import GruCell
 from samebits.train.operations.lstm import LstmCell
@@ -57,6 +58,30 @@ def layer(
     )
 
 
+def around(exponent: int, *shape: int, seed: int) -> torch.Tensor:
+    """Exponents of rows, up to 9 binades from one."""
+    return exponent + codes(shape, 9, 64, seed)
+
+
+def by_rows(given: CellLayer, seed: int, columns: bool) -> CellLayer:
+    """The same codes whose samples have exponents; columns: and the outputs of the weights."""
+    (acc, e_x), (w, e_w) = given.products, given.weight
+    steps, n, width = acc.shape
+
+    def of_rows(part: Part | None, *shape: int) -> Part | None:
+        return None if part is None else (part[0], around(part[1], *shape, seed=seed))
+
+    own: Exponent = around(e_x, steps, n, 1, seed=seed + 5)
+    if columns:
+        own = own + around(0, 1, 1, width, seed=seed + 6)
+    return given._replace(
+        products=(acc, own),
+        weight=(w, around(e_w, width, 1, seed=seed + 7) if columns else e_w),
+        h=of_rows(given.h, n, 1),
+        state=of_rows(given.state, n, 1),
+    )
+
+
 def outcome(compute) -> tuple:
     """What a pass gives, or the error that it ends with."""
     try:
@@ -66,7 +91,8 @@ def outcome(compute) -> tuple:
 
 
 def same(k, given: CellLayer, seed: int, kinds: str, exponents: tuple[int, int], bits: int) -> None:
-    """Both passes. kinds: of the gradients of h and of the last state; exponents: theirs."""
+    """Both passes. kinds: of the gradients of h and of the last state; exponents: theirs, or where
+    samples have their own those around which they are."""
     cell = CELLS[given.kind]
     (states, error), (wanted, expected) = (
         outcome(lambda: k.recurrence(given)),
@@ -81,7 +107,7 @@ def same(k, given: CellLayer, seed: int, kinds: str, exponents: tuple[int, int],
     assert states.states.dtype == wanted.states.dtype
     assert torch.equal(states.states, wanted.states)
     assert torch.equal(states.exponents, wanted.exponents)
-    assert states.last == wanted.last
+    assert torch.equal(torch.as_tensor(states.last), torch.as_tensor(wanted.last))
     shapes = wanted.states.shape, wanted.states.shape[1:]
     arriving = [
         None
@@ -89,6 +115,11 @@ def same(k, given: CellLayer, seed: int, kinds: str, exponents: tuple[int, int],
         else (codes(shape, Q16 if kind == "s" else Q32, 16 if kind == "s" else 32, seed), e)
         for kind, shape, e in zip(kinds, shapes, exponents, strict=True)
     ]
+    if given.by_rows:
+        arriving = [
+            None if g is None else (g[0], around(g[1], *g[0].shape[:-1], 1, seed=seed))
+            for g in arriving
+        ]
     known = wanted if cell.is_apart else wanted._replace(h=None)
     rest = known, *arriving, bits, (cell.is_apart, True)
     found, error = outcome(lambda: k.recurrence_gradient(given, *rest))
@@ -105,7 +136,9 @@ def alike(a: Part | None, b: Part | None) -> bool:
     if a is None or b is None:
         return a is b
     (v, e), (w, f) = a, b
-    return e == f and v.dtype == w.dtype and torch.equal(v, w)
+    if isinstance(e, torch.Tensor):
+        return isinstance(f, torch.Tensor) and torch.equal(e, f) and torch.equal(v, w)
+    return isinstance(f, int) and e == f and v.dtype == w.dtype and torch.equal(v, w)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 3, 5), (2, 5, 19)])
@@ -122,6 +155,20 @@ def test_every_step(k, kind, given, sizes) -> None:
     for seed, kinds in enumerate(ways):
         biases = ("", "x", "h", "xh")[seed % 4]
         operands = layer(kind, sizes, seed, biases, given, seed % 3 == 1)
+        same(k, operands, seed, kinds, (-30 + seed, -33), 16 if seed % 2 else 8)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "given"), [("lstm", "hs"), ("lstm", "h0"), *((kind, "s") for kind in CELLS)]
+)
+def test_every_step_by_rows(k, kind, given, columns) -> None:
+    """The same of samples with exponents of their own."""
+    for seed, kinds in enumerate(("l-", "s-", "ll", "-s")):
+        sizes = ((1, 1, 1), (4, 3, 5), (2, 5, 19), (3, 2, 300))[seed]
+        biases, own = ("", "x", "h", "xh")[seed], given if seed else ""
+        operands = layer(kind, sizes, seed, biases, own, seed % 3 == 1)
+        operands = by_rows(operands, seed, columns)
         same(k, operands, seed, kinds, (-30 + seed, -33), 16 if seed % 2 else 8)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from samebits.kernels import rows
+from samebits.kernels.eager import Eager
 from samebits.spec.formats import power, round_real
 from samebits.spec.training import rows as defined
 
@@ -58,16 +59,16 @@ def test_rows_fit_their_codes(k, kind, bits, exponents, size):
             assert fitted.expand(6, 5).flatten().tolist() == list(expected[1])
 
 
-@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize("shape", [(3, 4, 5), (40, 21, 20), (2, 3, 4, 5)])
 def test_rows_share_any_axes(k, kind, shape, threads):
     """Every way to share exponents and rows, also by axes that take turns, in both orders of
     memory."""
     draw = torch.Generator().manual_seed(len(shape))
-    most = 32639 if kind is torch.int16 else 1 << 30
+    most = {torch.int8: 127, torch.int16: 32639}.get(kind, 1 << 30)
     v = torch.randint(-most, most, shape, dtype=kind, generator=draw)
     v[0, 0] = 0
-    v[:, -1] >>= 25
+    v[:, -1] >>= min(25, most.bit_length() - 1)
     if len(shape) == 4:
         v = v.contiguous(memory_format=torch.channels_last)
     ways = itertools.product((True, False), repeat=2 * len(shape))
@@ -84,8 +85,44 @@ def test_rows_share_any_axes(k, kind, shape, threads):
         assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
         found, wanted = k.shorten_blocks(v, e, 0, size), rows.shorten(v, e, size)
         assert all(map(torch.equal, map(torch.Tensor.long, found), wanted)), (e_shape, size)
-        if kind is not torch.int16:
+        if most > 32639:
             assert torch.equal(k.scale(v, e), rows.scale(v, e))
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.int32])
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_are_aligned(k, kind, keep):
+    """Rows of one exponent or several, zeros, and where nothing is to be aligned."""
+    draw = torch.Generator().manual_seed(1)
+    for shape, size in (((6, 5), (6, 1)), ((2, 3, 4), (2, 3, 1)), ((2, 3, 2, 4), (2, 1, 1, 1))):
+        v = torch.randint(-100, 100, shape, dtype=kind, generator=draw)
+        v[0] = 0
+        own = torch.randint(-9, 9, size, generator=draw)
+        for e in (own, own.expand(shape), own + torch.randint(0, 9, shape, generator=draw)):
+            found = k.aligned(v, e, size, keep)
+            wanted = Eager().aligned(v, e, size, keep)
+            assert found[0].dtype is kind
+            assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32])
+def test_sums_over_rows(k, kind):
+    """Addends at one exponent, sums of products with codes, and sums of integers of 64 bits."""
+    draw = torch.Generator().manual_seed(1)
+    for spread in (0, 9, 80):
+        g = torch.randint(-30000, 30000, (6, 5), dtype=kind, generator=draw)
+        x = torch.randint(-127, 128, (6, 5), dtype=torch.int8, generator=draw)
+        e = torch.randint(-spread, spread + 1, (6, 1), generator=draw)
+        for zeros in (0, 1, 6):
+            g[:zeros] = 0
+            for found, wanted in (
+                (k.at_one(g, e, 55), rows.at_one(g.long(), e, 55)),
+                (k.at_one(g.long(), e, 60), rows.at_one(g.long(), e, 60)),
+                (k.channel_sum(g, e, x), Eager().channel_sum(g, e, x)),
+            ):
+                assert torch.equal(found[0], wanted[0])
+                assert found[1:] == wanted[1:]
+            assert torch.equal(k.summed(g.long() << 30, (1, 5))[0], (g.long() << 30).sum(0, True))
 
 
 def test_no_ends_where_binary64_does_not_hold_them():

@@ -90,7 +90,7 @@ def same_norm(k, z, e_z, gamma, beta, centred=True, groups=None, eps=1e-5, g=Non
         assert m.expand(rows.shape).flatten().tolist() == saved.multiplier
         for h in () if down is None else layouts(g):
             arriving = h if groups is None else h.reshape(rows.shape)
-            part = k.vector_norm_gradient(arriving, e_g, *found[1:], states[0], centred)
+            part = k.vector_norm_gradient(arriving, e_g, *found[1:], states[0], centred, None)
             same_codes(part, (down.codes, down.exponent), flat(g))
 
 
@@ -144,7 +144,7 @@ def test_norm_of_the_longest_rows(k):
     parts = []
     for own in (k, Eager()):
         found = own.vector_norm(z, -3, None, None, 1e-5, True, 8)
-        down = own.vector_norm_gradient(g, 0, *found[1:], None, False)
+        down = own.vector_norm_gradient(g, 0, *found[1:], None, False, None)
         parts.append((*found, down))
     for found, wanted in zip(*parts, strict=True):
         assert torch.equal(found[0].long(), wanted[0].long())
@@ -158,9 +158,53 @@ def test_a_norm_leaves_the_range_of_exponents(k):
         k.vector_norm(z, -3, gamma, None, 1e-9, True, 8)
     found = k.vector_norm(z, -3, None, None, 1e-5, True, 8)
     with pytest.raises(RangeError, match="found 1"):
-        k.vector_norm_gradient(g, 128, *found[1:], None, True)
+        k.vector_norm_gradient(g, 128, *found[1:], None, True, None)
     with pytest.raises(RangeError, match="finite value, found inf"):
         k.vector_norm(torch.ones_like(z), 0, None, None, 0.0, True, 8)
+
+
+def same_parts(found, wanted) -> None:
+    for (v, e), (w, f) in zip(found, wanted, strict=True):
+        assert v.dtype == w.dtype
+        assert torch.equal(v, w)
+        assert torch.equal(torch.as_tensor(e), torch.as_tensor(f))
+
+
+@parametrize(("shape", "groups"), [((5, 7), None), ((2, 3, 33), None), *GROUPS])
+@parametrize("kinds", [(True, True), (True, False), (False, False)])
+def test_norm_by_rows(k, shape, groups, kinds):
+    """As `Eager`, which tests/train compares with plain integers; rows of zeros, and those whose
+    exponents differ by more than 16 bits."""
+    channels = shape[-1] if groups is None else shape[1]
+    given = [
+        state_of(parameter(channels, seed, e), groups, shape) if wanted else None
+        for seed, e, wanted in zip((4, 6), (-9, -30), kinds, strict=True)
+    ]
+    z, size = codes(shape, Q8, 8, 3), (*shape[:-1], 1)
+    z[0] = 0
+    if groups is not None:
+        z, size = z.reshape(shape[0], groups, -1), (shape[0], 1, 1)
+    e_z = codes(size, 30, 64, 5) - 9
+    for centred, width in ((True, 16), (False, 32)):
+        g = codes(tuple(z.shape), formats.CODE_MAX[width], width, 9)
+        g[-1] = 0
+        found, wanted = (own.vector_norm(z, e_z, *given, 1e-5, centred, 8) for own in (k, Eager()))
+        same_parts(found, wanted)
+        for e_g in (-20, codes(size, 40, 64, 6)):
+            rest = g, e_g, *wanted[1:], given[0], centred, size
+            same_parts([k.vector_norm_gradient(*rest)], [Eager().vector_norm_gradient(*rest)])
+
+
+def test_a_norm_by_rows_leaves_the_range_of_exponents(k):
+    z, e = codes((2, 8), Q8, 8, 3), torch.tensor([[0], [-3]])
+    gamma = state_of(parameter(8, 4, 150), None, z.shape)
+    with pytest.raises(RangeError, match="found 1"):
+        k.vector_norm(z, e, gamma, None, 1e-9, True, 8)
+    found, g = k.vector_norm(z, e, None, None, 1e-5, True, 8), codes((2, 8), Q16, 16, 9)
+    with pytest.raises(RangeError, match="found 1"):
+        k.vector_norm_gradient(g, 128, *found[1:], None, True, (2, 1))
+    with pytest.raises(RangeError, match="finite value, found inf"):
+        k.vector_norm(torch.ones_like(z), e, None, None, 0.0, True, 8)
 
 
 # --- exponents of vectors ---------------------------------------------------------------------

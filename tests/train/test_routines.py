@@ -124,8 +124,8 @@ def native():
         pytest.skip("no native kernels")
 
 
-BY_ROWS = ("mlp", "lines", "no bias", "images", "clipped means", "cnn", "resnet8", "mobilenetv2")
-# networks whose exponents may be those of rows
+BY_ROWS = [name for name in NETS if name != "groups"]
+# networks whose training is a routine by rows, too; that of groups of channels is walked
 
 
 def graph_of(name, samples=4, exponents="tensor"):
@@ -166,10 +166,11 @@ def same(found, wanted):
         assert all(map(same_parts, a.parts, b.parts))
 
 
+SLOW = ("mobilenetv2", "dropouts", "rnn", "relu", "both directions")
 CASES = [
     *((name, "tensor") for name in NETS),
     *(
-        pytest.param(name, "row", marks=pytest.mark.slow if name == "mobilenetv2" else ())
+        pytest.param(name, "row", marks=pytest.mark.slow if name in SLOW else ())
         for name in BY_ROWS
     ),
 ]
@@ -201,6 +202,23 @@ def test_threads_change_no_bit(threads):
         same(trained(recorded, graph, drawn(1)), trained(Walks(graph), graph, drawn(1)))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_evaluation_by_rows_is_a_routine(name):
+    """Of every network, however it was trained (training.md 12.6)."""
+    model, shape = NETS[name]()
+    initialise(model, 1)
+    model = convert(model).eval()
+    draw = torch.Generator().manual_seed(1)
+    xs = [model_input(model, torch.randn((4, *shape), generator=draw)) for _ in range(3)]
+    graph = record(model, xs[0])
+    recorded = RecordedGraph(graph)
+    with torch.no_grad():
+        for x in xs:
+            assert same_parts(recorded(x).value.resolved(), graph(x).value.resolved())
+    assert recorded.reason == ""
+    assert recorded._recorded is not None
 
 
 def test_evaluation_is_a_routine_of_a_forward_pass_alone():

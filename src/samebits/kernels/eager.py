@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from samebits.errors import RangeError
 from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.averages import Averages, Factors, Spans
@@ -42,17 +41,16 @@ from samebits.kernels.protocol import (
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, Tables
-from samebits.kernels.update import update_rows
+from samebits.kernels.update import combine_shifts, direction_exponent, update_rows
 from samebits.kernels.vectors import largest
 from samebits.numerics import philox
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
-from samebits.spec.training.moments import FRACTION, TOP_FIELD
-from samebits.spec.training.optimizer import SUM_BITS
 
 SQUARES = 1 << 20  # elements whose squares are added at a time
 BIAS_BITS = 55  # of the sums of a bias gradient (12.3)
+DOT_BITS = 62  # of products of a gradient with codes
 
 
 class Eager(BatchNorms):
@@ -158,7 +156,12 @@ class Eager(BatchNorms):
             total = total + self.scale(codes, e - exponent)
         return self.shorten(total, self.largest_of(total), exponent)
 
-    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> Part:
+        if any(isinstance(e, Tensor) for _, e in parts):
+            codes, exponent = map(torch.stack, zip(*(rows.in_rows(*p) for p in parts), strict=True))
+            is_live = (codes != 0).any(-1, keepdim=True)
+            by_rows = torch.where(is_live, exponent - room, formats.EXPONENT_MIN)
+            return (codes.long() << room).to(CODE_TYPE[bits]), by_rows
         live = [int(e) for codes, e in parts if bool(codes.any())]
         own = max(live) - room if live else formats.EXPONENT_MIN
         scaled = (self.scale_to(codes, min(int(e) - own, room), bits) for codes, e in parts)
@@ -228,10 +231,14 @@ class Eager(BatchNorms):
         common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
 
-    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
+    def channel_sum(
+        self, g: Tensor, exponent: Exponent, x: Tensor | None = None
+    ) -> tuple[Tensor, int, int]:
+        g = g if x is None else g.long() * x
         if isinstance(exponent, Tensor):
             of_samples = g.long().sum((2, 3)) if g.dim() == 4 else g
-            acc, exponent = rows.gathered(of_samples, exponent.flatten(1), BIAS_BITS)
+            bits = BIAS_BITS if x is None else DOT_BITS
+            acc, exponent = rows.gathered(of_samples, exponent.flatten(1), bits)
         else:
             acc = channel_sums(g)
         return acc, self.largest_of(acc), exponent
@@ -249,6 +256,9 @@ class Eager(BatchNorms):
         k0, k1, step, shard, call = draw
         return philox.words(count, (k0, k1), step, shard, device, call) >= least
 
+    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> WholePart:
+        return rows.at_one(v.long(), exponent, bits)
+
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         return torch.where(mask, v, 0)
 
@@ -258,22 +268,29 @@ class Eager(BatchNorms):
 
     # --- activations, addition, pooling -----------------------------------------------------
 
-    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
-        """The table is rounded, and then looked up."""
+    def table(self, x: Tensor, exponent: Exponent, tables: Tables, bits: int) -> Part:
+        """With one exponent the table is rounded, and then looked up."""
+        if isinstance(exponent, Tensor):
+            values, of_values = tables.looked_up(x, exponent)
+            return self.requantize(values, 0, of_values, bits)
         entries, e = tables.at(exponent)
         at = x.long() + 128
         used = torch.bincount(at.reshape(-1), minlength=CODES) > 0
         own = torch.where(used, entries.to(x.device), 0)
         codes, e_y = self.requantize(own, self.largest_of(own), e, bits)
-        return codes[at], int(e_y)
+        return codes[at], e_y
 
     def table_gradient(
-        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
-    ) -> WholePart:
-        entries, e = slopes.at(exponent)
-        acc = g.long() * entries.to(x.device)[x.long() + 128]
-        codes, own = self.shorten(acc, self.largest_of(acc), e_g + e)
-        return codes, int(own)
+        self, g: Tensor, e_g: Exponent, x: Tensor, exponent: Exponent, slopes: Tables
+    ) -> Part:
+        e: Exponent
+        if isinstance(exponent, Tensor):
+            found, e = slopes.looked_up(x, exponent)
+        else:
+            entries, e = slopes.at(exponent)
+            found = entries.to(x.device)[x.long() + 128]
+        acc, own = g.long() * found, e_g + e
+        return self.shorten(acc, largest(self, acc, own), own)
 
     def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
         live = [e for codes, e in parts if self.largest_of(codes)]
@@ -490,39 +507,6 @@ class Eager(BatchNorms):
 
     def _sum(self, acc: Tensor) -> Sum:
         return acc, self.largest_of(acc)
-
-
-def combine_shifts(e_g: int, terms: SGDTerms) -> tuple[int, int, Exponent, int]:
-    """The common exponent of a direction's terms, and the shift of each to it (training.md 3).
-
-    e_g is the exponent of the gradient. Gradient, decay and momentum have at most 31, 39 and 26
-    bits; the common exponent leaves the largest of them 50, so that the sum of three stays below
-    2**52. The shift of the momentum is that of a code with F = 0; that of the decay is by rows
-    where e_A is.
-    """
-    tops, momentum = [e_g + 31], terms.momentum
-    e_decay: Exponent = 0
-    e_momentum = 0
-    if terms.decay is not None:
-        e_decay = terms.e_a + terms.decay[1]
-        tops.append((int(e_decay.max()) if isinstance(e_decay, Tensor) else e_decay) + 39)
-    if momentum is not None:
-        e_momentum = momentum.exponent + momentum.coefficient[1] - TOP_FIELD
-        if momentum.largest:
-            tops.append(e_momentum + (momentum.largest >> FRACTION) + 26)
-    exponent = max(tops) - SUM_BITS
-    return exponent, e_g - exponent, e_decay - exponent, e_momentum - exponent
-
-
-def direction_exponent(exponent: int) -> int:
-    """The exponent of a direction whose integers have an exponent: it holds any below 2**52."""
-    result = max(exponent + SUM_BITS + 2 - FRACTION, formats.EXPONENT_MIN)
-    if result > formats.EXPONENT_MAX:
-        raise RangeError(
-            f"the exponent overflows (expected at most {formats.EXPONENT_MAX}, found {result}); "
-            "lower the learning rate"
-        )
-    return result
 
 
 def _quantize_rows(x: Tensor, bits: int) -> Part:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.kernels.eager import BIAS_BITS
+from samebits.kernels.eager import BIAS_BITS, DOT_BITS
 from samebits.kernels.geometry import ConvShape
 from samebits.kernels.library import (
     conv_struct,
@@ -47,7 +47,6 @@ from samebits.kernels.protocol import (
     Entropy,
     Part,
     Sum,
-    WholePart,
 )
 from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, TABLES, Tables
@@ -204,64 +203,76 @@ class Native(NativePools):
     def _with_bias_rows(
         self, acc: Tensor, exponent: Tensor, codes: Tensor, delayed: Tensor, e_b: int
     ) -> tuple[Tensor, int, Exponent]:
-        """Exponents [n, co, 1, 1], or of vectors [..., co]."""
+        """Exponents [n, co, 1, 1], or of vectors [..., co]; channels may share them."""
         channels = codes.numel()
-        size = list(exponent.shape)
-        size[1 if acc.dim() == 4 else -1] = channels  # which may share exponents
-        sums, e = rows(acc), rows(exponent.expand(size))
+        sums, e = rows(acc), rows(exponent)
         n = sums.numel() // channels
         count = len(acc) if acc.dim() == 4 else n
+        columns = 1 if e.shape[-1] == 1 else channels
         values, own = sums.new_empty(channels), torch.empty_like(e)
         state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
         self._run(
             *(self._c.samebits_with_bias_rows, pointer(sums, n * channels, I32), n, channels),
-            *(pointer(e, count * channels, I64), count, self._at(e_b), *state),
-            *(pointer(values, channels, I32), pointer(own, count * channels, I64), _threads()),
+            *(pointer(e, count * columns, I64), count, columns, self._at(e_b), *state),
+            *(pointer(values, channels, I32), pointer(own, count * columns, I64), _threads()),
         )
         return unrows(sums), 0, unrows(own)
 
-    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
-        g = rows(g)
+    def channel_sum(
+        self, g: Tensor, exponent: Exponent, x: Tensor | None = None
+    ) -> tuple[Tensor, int, int]:
+        g, x = rows(g), None if x is None else rows(x)
         channels = g.shape[-1]
         out, own, largest = g.new_empty(channels, dtype=I64), self._out(), self._out()
         n = g.numel() // channels
         given, count, held = self._of_rows(exponent, g.shape[0])
-        bits = 0 if held is None else BIAS_BITS
-        operands = (pointer(g, n * channels, *GRADIENT), BITS[g.dtype], n, channels)
+        bits = 0 if held is None else BIAS_BITS if x is None else DOT_BITS
+        of_g = (pointer(g, n * channels, *GRADIENT), BITS[g.dtype])
+        operands = (*of_g, pointer(x, n * channels, I8), n, channels)
         places = (given, count, bits, pointer(out, channels, I64), own, largest)
         self._run(self._c.samebits_channel_sum, *operands, *places)
         return out, largest[0], own[0]
 
     # --- tables ------------------------------------------------------------------------------
 
-    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
-        """In a routine C says where an exponent has no table yet."""
+    def table(self, x: Tensor, exponent: Exponent, tables: Tables, bits: int) -> Part:
+        if (many := self._rows(x, exponent)) is None:
+            return super().table(x, exponent, tables, bits)
         x, n = dense(x), x.numel()
-        y, own = torch.empty_like(x), self._out()
-        of_tables = self._tables(tables, exponent)
-        places = (bits, pointer(y, n, I8), own, _threads())
-        of_x = (pointer(x, n, I8), n, self._at(exponent))
-        self._run(self._c.samebits_table, *of_x, *of_tables, *places)
-        return y, own[0]
+        given, _, held = self._of_rows(exponent, many)
+        y, found, (place, own) = torch.empty_like(x), self._out(), self._results(held)
+        of_x = (pointer(x, n, I8), many, n // many, given, *self._tables(tables, exponent))
+        places = (bits, pointer(y, n, I8), place, found, _threads())
+        self._run(self._c.samebits_table, *of_x, *places)
+        return y, own()
 
     def table_gradient(
-        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
-    ) -> WholePart:
+        self, g: Tensor, e_g: Exponent, x: Tensor, exponent: Exponent, slopes: Tables
+    ) -> Part:
+        """All rows in one call, unless the gradient alone has exponents by rows."""
+        many = self._rows(x, exponent, e_g)
+        if many is None or isinstance(exponent, Tensor) < isinstance(e_g, Tensor):
+            return super().table_gradient(g, e_g, x, exponent, slopes)
         x = dense(x)
         g, n = like(g if g.dtype == I16 else integers(g, I32), x), x.numel()
-        out, own = torch.empty_like(x, dtype=I32), self._out()
-        of_g = (pointer(g, n, *GRADIENT), BITS[g.dtype], self._at(e_g))
-        of_x = (pointer(x, n, I8), n, self._at(exponent))
-        places = (*self._tables(slopes, exponent), pointer(out, n, I32), own, _threads())
-        self._run(self._c.samebits_table_gradient, *of_g, *of_x, *places)
-        return out, own[0]
+        (of_x, _, held), (of_g, _, own_g) = (self._of_rows(e, many) for e in (exponent, e_g))
+        out, (place, own) = torch.empty_like(x, dtype=I32), self._results(held)
+        self._run(
+            *(self._c.samebits_table_gradient, pointer(g, n, *GRADIENT), BITS[g.dtype]),
+            *(of_g, own_g is not None, pointer(x, n, I8), many, n // many, of_x),
+            *(*self._tables(slopes, exponent), pointer(out, n, I32), place, _threads()),
+        )
+        return out, own()
 
-    def _tables(self, tables: Tables, exponent: int) -> tuple[int | None, int | None]:
+    def _tables(self, tables: Tables, exponent: Exponent) -> tuple[int | None, int | None]:
         """Where C finds the tables of a function."""
-        if type(exponent) is int:
-            tables.meet(exponent)
+        self._meet(tables, exponent)
         entries, own = tables.entries, tables.exponents
         return pointer(entries, TABLES * CODES, I32), pointer(own, TABLES, I64)
+
+    def _meet(self, tables: Tables, exponent: Exponent) -> None:
+        """Make the tables of exponents; in a routine C says which are not there."""
+        tables.meet(exponent)
 
     # --- loss -------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from samebits.kernels.memory import (
     pointer,
 )
 from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum, WholePart
-from samebits.kernels.rows import Exponent, row_size
+from samebits.kernels.rows import Exponent, in_rows, row_size
 from samebits.spec import formats
 
 CELL = c_int64 * 1
@@ -193,34 +193,41 @@ class NativeParts(Eager):
         self._run(self._c.samebits_resolve, *places, _threads())
         return out, own()
 
-    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
-        """Which parts are zeros alone, and do not count, is found in C."""
-        sides, first = [(codes.contiguous(), e) for codes, e in parts], parts[0][0]
-        count, n, own = len(sides), first.numel(), self._out()
-        words = [
-            word
-            for codes, e in sides
-            for word in (
-                self._address(pointer(codes, n, *CODES)),
-                BITS[codes.dtype],
-                self._at(e),
-            )
-        ]
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> Part:
+        """Which parts, or rows, are zeros alone, and do not count, is found in C."""
+        first, exponents = parts[0][0], [e for _, e in parts]
+        if (many := self._rows(first, *exponents)) is None:
+            return super().stacked(parts, bits, room)
+        count, n, rows = len(parts), first.numel(), any(isinstance(e, Tensor) for e in exponents)
+        words, kept, found = list[Any](), list[Any](), None
+        for codes, exponent in parts:
+            codes = codes.contiguous()
+            given, _, held = self._of_rows(in_rows(codes, exponent)[1] if rows else exponent, many)
+            given = given if held is None else self._address(given)
+            words += (self._address(pointer(codes, n, *CODES)), BITS[codes.dtype], given)
+            kept += (codes, held)
         out = first.new_empty((count, *first.shape), dtype=CODE_TYPE[bits])
-        place = (pointer(out, count * n, *CODES), BITS_OF[out.dtype], own, _threads())
-        of_parts = (self._words(words), count, n, room)
-        self._run(self._c.samebits_stacked, *of_parts, *place)
-        return out, own[0]
+        if rows:
+            found = first.new_empty((count, *first.shape[:-1], 1), dtype=I64)
+        place, own = self._results(found)
+        self._run(
+            *(self._c.samebits_stacked, self._words(words), count, n, many if rows else 0, room),
+            *(pointer(out, count * n, *CODES), BITS_OF[out.dtype], place, _threads()),
+        )
+        return out, own()
 
     def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
-        if isinstance(exponent, Tensor) or v.dtype is I64:
+        if (many := self._rows(v, exponent)) is None or v.dtype is I64:
             return super().times(v, m, exponent, bits)
         v, n = dense(v), v.numel()
-        out, own = torch.empty_like(v, dtype=I8 if v.dtype is I8 else I32), self._out()
-        of_v = (pointer(v, n, *CODES), BITS_OF[v.dtype], n)
-        places = (pointer(out, n, I8, I32), own, _threads())
-        self._run(self._c.samebits_times, *of_v, m, self._at(exponent), bits, *places)
-        return out, own[0]
+        out, found = torch.empty_like(v, dtype=I8 if v.dtype is I8 else I32), self._out()
+        given, _, held = self._of_rows(exponent, many)
+        place, own = self._results(held)
+        self._run(
+            *(self._c.samebits_times, pointer(v, n, *CODES), BITS_OF[v.dtype], many, n // many, m),
+            *(given, bits, pointer(out, n, I8, I32), place, found, _threads()),
+        )
+        return out, own()
 
     def kept(
         self, count: int, least: int, draw: Sequence[int], device: torch.device | str
@@ -241,7 +248,7 @@ class NativeParts(Eager):
         g, largest = dense(g), self._out()
         out = g.new_empty(tuple(size), dtype=I64)
         layout = steps_of(g, out.expand(g.shape))
-        of_g = (pointer(g, g.numel(), *GRADIENT), BITS_OF[g.dtype])
+        of_g = (pointer(g, g.numel(), *GRADIENT, I64), BITS_OF[g.dtype])
         places = (pointer(out, out.numel(), I64), out.numel(), len(layout) // 3)
         words = self._words(layout)
         self._run(self._c.samebits_sums, *of_g, *places, words, largest, _threads())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.adam import AdamTerms
-from samebits.kernels.eager import Eager, combine_shifts, direction_exponent
+from samebits.kernels.eager import Eager
 from samebits.kernels.library import (
     adam_struct,
     addends,
@@ -28,6 +28,7 @@ from samebits.kernels.native_optimize import groups, tables
 from samebits.kernels.native_parts import NativeParts
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
+from samebits.kernels.update import combine_shifts, direction_exponent
 from samebits.spec import formats
 from samebits.spec.training.moments import TOP_FIELD
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from samebits.kernels.memory import (
     I16,
     I32,
     I64,
+    INTEGERS,
     SUMS,
     dense,
     integers,
@@ -25,12 +27,21 @@ from samebits.kernels.memory import (
 )
 from samebits.kernels.native_parts import BITS_OF, in_order
 from samebits.kernels.native_update import NativeUpdate
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Shares, State, Sum, VectorNorm
+from samebits.kernels.protocol import (
+    BITS,
+    CODE_TYPE,
+    Part,
+    Shares,
+    State,
+    Sum,
+    VectorNorm,
+    WholePart,
+)
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import pair_shape
 from samebits.spec import formats
 
-LIMITED, UNLIMITED, SHORTENED = range(3)  # of rows.h
+LIMITED, UNLIMITED, SHORTENED, ALIGNED, MOVED = range(5)  # of rows.h
 _threads = torch.get_num_threads
 
 
@@ -52,7 +63,7 @@ class NativeVectors(NativeUpdate):
     def vector_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State | None,
         beta: State | None,
         eps: float,
@@ -69,36 +80,58 @@ class NativeVectors(NativeUpdate):
         states = [self._state(s, period * d) for s in (gamma, beta)]
         y, xhat = torch.empty_like(z), torch.empty_like(z)
         m = z.new_empty((*z.shape[:-1], 1), dtype=I32)
-        e_y, e_xhat, e_m = self._out(), self._out(), self._out()
+        norm, rows, of_vectors = self._c.samebits_vector_norm, n, None
+        together, unfit = list[int](), list[Any]()
+        if isinstance(exponent, Tensor):
+            norm, rows = self._c.samebits_vector_norm_rows, max(exponent.numel(), 1)
+            together, unfit = [n // rows], [self._out()]
+            of_vectors = torch.empty_like(m, dtype=I64)
+        given, _, held = self._of_rows(exponent, rows)
+        (e_y, of_y), *others = (self._results(v) for v in (held, of_vectors, of_vectors))
+        (e_xhat, of_xhat), (e_m, of_m) = others
         self._run(
-            self._c.samebits_vector_norm,
-            *(pointer(z, n * d, I8), self._at(exponent), n, d, period),
+            *(norm, pointer(z, n * d, I8), given, rows, *together, d, period),
             *(*states[0], *states[1], eps, centred, bits),
             *(pointer(xhat, n * d, I8), e_xhat, pointer(m, n, I32), e_m),
-            *(pointer(y, n * d, I8), e_y, _threads()),
+            *(pointer(y, n * d, I8), e_y, *unfit, _threads()),
         )
-        return VectorNorm((y, e_y[0]), (xhat, e_xhat[0]), (m, e_m[0]))
+        return VectorNorm((y, of_y()), (xhat, of_xhat()), (m, of_m()))
 
     def vector_norm_gradient(
-        self, g: Tensor, e_g: int, xhat: Part, factor: Part, gamma: State | None, centred: bool
+        self,
+        g: Tensor,
+        e_g: Exponent,
+        xhat: Part,
+        factor: Part,
+        gamma: State | None,
+        centred: bool,
+        size: Sequence[int] | None,
     ) -> Part:
         """The sums, and for both roundings a pass that finds the largest magnitude."""
         (x, e_x), (m, e_m) = xhat, factor
-        if isinstance(e_x, Tensor) or isinstance(e_m, Tensor):
-            return super().vector_norm_gradient(g, e_g, xhat, factor, gamma, centred)
+        if [isinstance(e, Tensor) for e in (e_g, e_x, e_m)] != [size is not None] * 3:
+            return super().vector_norm_gradient(g, e_g, xhat, factor, gamma, centred, size)
         g, x, m = g.contiguous(), x.contiguous(), m.contiguous()
         n, d = _sizes(g)
         gamma = _dense(gamma)
-        period, own = _period(d, gamma), self._out()
-        dx = torch.empty_like(g, dtype=I32)
+        period, dx, found = _period(d, gamma), torch.empty_like(g, dtype=I32), None
+        gradient, rows = self._c.samebits_vector_norm_gradient, n
+        together, unfit = list[int](), list[Any]()
+        if size is not None:
+            gradient, rows = self._c.samebits_vector_norm_gradient_rows, math.prod(size)
+            together, unfit = [n // rows], [self._out()]
+            found = g.new_empty(tuple(size), dtype=I64)
+        of_g, _, held = self._of_rows(e_g, rows)
+        (of_x, _, held_x), (of_m, _, held_m) = (self._of_rows(e, n) for e in (e_x, e_m))
+        place, own = self._results(found)
         self._run(
-            self._c.samebits_vector_norm_gradient,
-            *(pointer(g, n * d, *GRADIENT), BITS[g.dtype], self._at(e_g)),
-            *(pointer(x, n * d, I8), self._at(e_x), n, d, period),
-            *(*self._state(gamma, period * d), pointer(m, n, I32), self._at(e_m), centred),
-            *(pointer(dx, n * d, I32), own, _threads()),
+            *(gradient, pointer(g, n * d, *GRADIENT), BITS[g.dtype], of_g),
+            *(pointer(x, n * d, I8), of_x, rows, *together, d, period),
+            *(*self._state(gamma, period * d), pointer(m, n, I32), of_m, centred),
+            *(pointer(dx, n * d, I32), place, *unfit, _threads()),
         )
-        return dx, own[0]
+        del held, held_x, held_m  # till C has read them
+        return dx, own()
 
     def _state(self, state: State | None, n: int) -> tuple[Any, ...]:
         """W, A and the exponent of J of a parameter [n] as C reads them; without one nulls."""
@@ -159,6 +192,22 @@ class NativeVectors(NativeUpdate):
         found = self._blocks(v, exponent, beside, size, 32, SHORTENED)
         return found or super().shorten_blocks(v, exponent, beside, size)
 
+    def aligned(self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool) -> Part:
+        kind = MOVED if keep else ALIGNED
+        found = self._blocks(v, exponent, 0, size, BITS_OF.get(v.dtype, 8), kind)
+        return found or super().aligned(v, exponent, size, keep)
+
+    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> WholePart:
+        if (many := self._rows(v, exponent)) is None:
+            return super().at_one(v, exponent, bits)
+        v, n, own = dense(v), v.numel(), self._out()
+        given, _, _held = self._of_rows(exponent, many)
+        out = torch.empty_like(v, dtype=I64)
+        of_v = (pointer(v, n, *GRADIENT, I64), BITS_OF[v.dtype], many, n // many)
+        places = (given, bits, pointer(out, n, I64), own, _threads())
+        self._run(self._c.samebits_at_one, *of_v, *places)
+        return out, own[0]
+
     def _blocks(
         self,
         v: Tensor,
@@ -169,7 +218,7 @@ class NativeVectors(NativeUpdate):
         kind: int,
     ) -> Part | None:
         """In C; None where exponents and rows take turns too often."""
-        v = dense(v if v.dtype in (I16, I64) else integers(v, I32))
+        v = dense(integers(v, I32) if v.dtype is I8 is not CODE_TYPE[bits] else v)
         shape, last, one = tuple(v.shape), is_last(v), (1,) * v.dim()
         given = tuple(exponent.shape) if isinstance(exponent, Tensor) else one
         wanted = one if size is None else tuple(size)
@@ -188,7 +237,7 @@ class NativeVectors(NativeUpdate):
             found = torch.empty(wanted, dtype=I64, memory_format=order, device=v.device)
             place = pointer(found, found.numel(), I64)
         self._run(
-            *(self._c.samebits_requantize_rows, s, pointer(v, n := v.numel(), I16, *SUMS)),
+            *(self._c.samebits_requantize_rows, s, pointer(v, n := v.numel(), *INTEGERS)),
             *(BITS_OF[v.dtype], own, self._at(beside), bits, kind),
             *(pointer(out, n, I8, I16, I32), BITS[out.dtype], place, highest, _threads()),
             found=highest,

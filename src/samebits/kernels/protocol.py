@@ -88,7 +88,8 @@ class CellLayer(NamedTuple):
     are given.
 
     kind:     of its cells, of `GATES`
-    products: sums of x with its weight, int32 [T, N, gates * H]
+    products: sums of x with its weight, int32 [T, N, gates * H]; exponents by rows are [T, N, 1],
+              or [T, N, gates * H] where outputs of the weight have their own
     weight:   of h, int8 [gates * H, H]
     biases:   of the products of x and of h, [gates * H]
     h:        of an LSTM before the first step, int8 [N, H]; None: zero
@@ -105,6 +106,11 @@ class CellLayer(NamedTuple):
     state: Part | None
     reverse: bool
     lookup: Tensor
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether samples have exponents of their own."""
+        return isinstance(self.products[1], Tensor)
 
 
 class CellStates(NamedTuple):
@@ -256,11 +262,18 @@ class Kernels(Protocol):
         common exponent, the sum is exact and then shortened: the order of the parts is free.
         """
 
-    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> WholePart:
+    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> Part:
         """Codes of one shape, each with an exponent, one after the other as codes of `bits`.
 
         Their exponent is the largest of those that are not all zero, less `room`: those that are
-        more than `room` below it are rounded. All zeros have the exponent -128.
+        more than `room` below it are rounded. All zeros have the exponent -128. Vectors with
+        exponents of their own keep them, less `room`, unless they are all zero.
+        """
+
+    def aligned(self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool) -> Part:
+        """`align` (12.1): codes of the same type, and exponents of the shape `size`.
+
+        exponent: broadcasts against v. keep: exponents stay as they are where no row has several
         """
 
     # --- convolution and matrix product -----------------------------------------------------
@@ -312,11 +325,13 @@ class Kernels(Protocol):
         is all zeros changes nothing. int32 `acc` may be written in place.
         """
 
-    def channel_sum(self, g: Tensor, exponent: Exponent) -> tuple[Tensor, int, int]:
+    def channel_sum(
+        self, g: Tensor, exponent: Exponent, x: Tensor | None = None
+    ) -> tuple[Tensor, int, int]:
         """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits.
 
         Its largest magnitude, and its exponent: where samples have their own it is that of `gather`
-        with 55 bits (12.1).
+        with 55 bits (12.1). x: 8-bit codes by which g is multiplied first; then with 62 bits.
         """
 
     # --- batch normalisation (5 and 7) ------------------------------------------------------
@@ -395,7 +410,7 @@ class Kernels(Protocol):
     def vector_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State | None,
         beta: State | None,
         eps: float,
@@ -405,16 +420,25 @@ class Kernels(Protocol):
         """Every row of 8-bit codes z normalised, times gamma plus beta, as codes of `bits`.
 
         Rows have at most MAX_GROUP codes; not centred, their sum counts as 0. gamma, beta: of the
-        places of a row [d], or of as many rows in turn [1, rows, d]. Raises RangeError where an
-        exponent would be above 127.
+        places of a row [d], or of as many rows in turn [1, rows, d]. Exponents by rows may be those
+        of several vectors each; the result has such, the other two have one a vector. Raises
+        RangeError where an exponent would be above 127.
         """
 
     def vector_norm_gradient(
-        self, g: Tensor, e_g: int, xhat: Part, factor: Part, gamma: State | None, centred: bool
+        self,
+        g: Tensor,
+        e_g: Exponent,
+        xhat: Part,
+        factor: Part,
+        gamma: State | None,
+        centred: bool,
+        size: Sequence[int] | None,
     ) -> Part:
         """The gradient of z as bfp32, from g of 16 or 32 bits and what `vector_norm` found.
 
-        g * gamma, and the difference of the sums over rows, are rounded to 16 bits.
+        g * gamma, and the difference of the sums over rows, are rounded to 16 bits. size: the shape
+        of the exponents of the result; None: one, where all are numbers.
         """
 
     # --- exponents of vectors (12.1 and 14) -------------------------------------------------
@@ -469,11 +493,17 @@ class Kernels(Protocol):
         They are those of Philox of the draw (k0, k1, step, shard, call), training.md 1.5.
         """
 
+    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> WholePart:
+        """Addends of `gather` (12.1), int64: v of 16 to 64 bits, whose rows have exponents, at one.
+
+        bits: of the sums that they will be added to.
+        """
+
     def where(self, mask: Tensor, v: Tensor) -> Tensor:
         """Codes v where a bool mask of their shape is true, 0 elsewhere."""
 
     def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
-        """The sums of g, 16 or 32 bits, over the axes that have one place in `size`, int64."""
+        """The sums of g, 16 to 64 bits, over the axes that have one place in `size`, int64."""
 
     # --- activations, addition, pooling -----------------------------------------------------
 
@@ -492,15 +522,15 @@ class Kernels(Protocol):
     def unpacked(self, mask: Tensor, shape: torch.Size) -> Tensor:
         """The bits of a mask as a bool tensor of the shape that it was made for."""
 
-    def table(self, x: Tensor, exponent: int, tables: Tables, bits: int) -> WholePart:
+    def table(self, x: Tensor, exponent: Exponent, tables: Tables, bits: int) -> Part:
         """The entry of every 8-bit code x at an exponent, requantized to `bits` (1.1), at most 8.
 
-        What is rounded depends on the largest entry of a code that occurs alone.
+        What is rounded depends on the largest entry of a code that occurs alone, of every row.
         """
 
     def table_gradient(
-        self, g: Tensor, e_g: int, x: Tensor, exponent: int, slopes: Tables
-    ) -> WholePart:
+        self, g: Tensor, e_g: Exponent, x: Tensor, exponent: Exponent, slopes: Tables
+    ) -> Part:
         """g times the entry of x at an exponent, as bfp32, one rounding; entries of bfp16.
 
         g has 16 or 32 bits, so that products are below 2**46.
@@ -660,10 +690,7 @@ class Kernels(Protocol):
     # --- recurrent layers (5 and 7) ---------------------------------------------------------
 
     def recurrence(self, layer: CellLayer) -> CellStates | None:
-        """The states of all steps; None where the realisation has no such pass.
-
-        All exponents are integers; so they are in the gradients.
-        """
+        """The states of all steps; None where the realisation has no such pass."""
 
     def recurrence_gradient(
         self,
@@ -676,6 +703,6 @@ class Kernels(Protocol):
     ) -> CellGradients | None:
         """The gradients from that of h, [T, N, H], and of the last state; None as above.
 
-        states: of which h is read for an LSTM. bits: of D where it meets the weight; wanted:
-        whether those of the first h and state are.
+        By rows their exponents are [T, N, 1] and [N, 1]. states: of which h is read for an LSTM.
+        bits: of D where it meets the weight; wanted: whether those of the first h and state are.
         """

@@ -32,6 +32,7 @@ from samebits.kernels.memory import INTEGERS
 from samebits.kernels.native import Native
 from samebits.kernels.native_parts import steps_of
 from samebits.kernels.rows import Exponent
+from samebits.kernels.tables import Tables
 
 ALIGNMENT = 64  # bytes
 CHUNK = 256  # numbers that lie together
@@ -50,6 +51,7 @@ MADE = {  # of torch's functions that make tensors whose elements nobody knows
 ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default}
 COPIES = {aten.clone.default, aten._to_copy.default}
 CHOICES = {aten.index.Tensor, aten.index_select.default}
+JOINS = {aten.cat.default, aten.stack.default}
 SUMS = {aten.add.Tensor: 1, aten.sub.Tensor: -1}  # of exponents
 SUMS_OF_EXPONENTS = {
     **dict.fromkeys((Tensor.add, Tensor.__add__, Tensor.__radd__, torch.add), 1),
@@ -249,6 +251,9 @@ class RoutineRecorder(Native):
     def _address(self, address: int | None) -> Any:
         return _Address(address or 0)
 
+    def _meet(self, tables: Tables, exponent: Exponent) -> None:
+        """None: they are those that the routine is going to read."""
+
     # --- calls ------------------------------------------------------------------------------
 
     def _run(self, function: Any, *arguments: Any, **_: Any) -> None:
@@ -323,6 +328,17 @@ class RoutineRecorder(Native):
         self._run(
             self._c.samebits_copy, *sides[0], *sides[1], len(steps) // 3, _Words(tuple(steps))
         )
+
+    def joined(self, func: Any, args: Sequence[Any], result: Tensor) -> None:
+        """Calls that copy tensors beside each other along an axis, or along one of their own."""
+        parts, axis = args[0], args[1] if len(args) > 1 else 0
+        with _disable_current_modes():
+            if func is aten.stack.default:
+                places = result.unbind(axis)
+            else:
+                places = result.split([v.shape[axis] for v in parts], axis)
+        for part, place in zip(parts, places, strict=True):
+            self.copied(part, place)
 
     def chosen(self, source: Tensor, axis: int, index: Tensor, target: Tensor) -> None:
         """A call that copies elements along an axis; it fails where an index is none."""
@@ -464,6 +480,8 @@ class _Torch(TorchDispatchMode):
             self._recorder.copied(args[1], args[0])
         elif func in CHOICES:
             self._recorder.chosen(args[0], *_choice(func, args), result)
+        elif func in JOINS:
+            self._recorder.joined(func, args, self._recorder.made(result))
         elif func is aten.index_add_.default and not kwargs:
             self._recorder.added(*args)
         elif func in SUMS and result.dtype is torch.int64 and not kwargs:

@@ -41,7 +41,17 @@ def in_rows(codes: Tensor, exponent: Exponent) -> tuple[Tensor, Tensor]:
     """The same codes with an exponent for every row, also where all have one."""
     if isinstance(exponent, Tensor):
         return codes, exponent
-    return codes, torch.full(row_size(codes.shape), exponent, device=codes.device)
+    return codes, spread(exponent, row_size(codes.shape), codes)
+
+
+def spread(exponent: Exponent, size: Sequence[int], like: Tensor) -> Tensor:
+    """One exponent at all places of a shape, or several that broadcast against it, expanded.
+
+    like: a tensor on the device
+    """
+    if isinstance(exponent, Tensor):
+        return exponent.expand(tuple(size))
+    return torch.zeros(tuple(size), dtype=torch.int64, device=like.device) + exponent
 
 
 def row_axes(rank: int) -> range:
@@ -80,6 +90,11 @@ class Passes(Protocol):
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> tuple[Tensor, Exponent]:
         """`requantize` by rows of an activation."""
+
+    def aligned(
+        self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool
+    ) -> tuple[Tensor, Exponent]:
+        """`align`."""
 
 
 def maximum(*exponents: Exponent) -> Exponent:
@@ -288,21 +303,15 @@ def _top_exponent(codes: Tensor, exponent: Exponent, size: Sequence[int]) -> Ten
 
 
 def moved(
-    codes: Tensor, exponent: Tensor, move: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+    codes: Tensor, exponent: Tensor, move: Callable[[Tensor], Tensor], *, k: Passes
+) -> tuple[Tensor, Exponent]:
     """Codes in other places with their exponents, aligned where rows of several exponents meet."""
     after = move(codes)
     size = row_size(after.shape)
-    axes = [axis for axis in range(after.dim()) if size[axis] == 1]
     if exponent.shape == row_size(codes.shape) and _keeps_rows(codes, exponent, size, move):
         own = move(exponent.long().expand(codes.shape))
         return after, own[tuple(slice(0, n) for n in size)].contiguous()
-    # The exponent of every element goes along; 16 bits hold the limited and the usual others.
-    own = move(exponent.to(torch.int32).expand(codes.shape))
-    low, high = torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
-    if torch.equal(low, high):
-        return after, high.long().view(size)
-    return aligned(after, own.long(), size)
+    return k.aligned(after, move(exponent.long().expand(codes.shape)), size, keep=True)
 
 
 def _keeps_rows(
@@ -324,8 +333,13 @@ def _keeps_rows(
 
 
 def moved_shifts(
-    codes: Tensor, exponent: Tensor, shifts: Tensor, move: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    codes: Tensor,
+    exponent: Tensor,
+    shifts: Tensor,
+    move: Callable[[Tensor], Tensor],
+    *,
+    k: Passes,
+) -> tuple[Tensor, Exponent, Tensor | None]:
     """`moved` of codes whose channels have shifts on top of the exponents of their rows.
 
     Codes, exponents with shifts, and the shifts of the channels of the result. Where a channel
@@ -336,8 +350,8 @@ def moved_shifts(
     axes = [axis for axis, size in enumerate(channel_size(after.shape)) if size == 1]
     low, high = after.amin(axes), after.amax(axes)
     if not torch.equal(low, high):
-        return *moved(codes, exponent + up, move), None
-    after, own = moved(codes, exponent, move)
+        return *moved(codes, exponent + up, move, k=k), None
+    after, own = moved(codes, exponent, move, k=k)
     return after, own + along_channels(low.long(), after.dim()), low.long()
 
 
@@ -359,27 +373,18 @@ def gathered(acc: Tensor, exponent: Tensor, bits: int, axis: int = 0) -> tuple[T
     return addends.sum(axis), e
 
 
-def concatenated(parts: Sequence[tuple[Tensor, Exponent]], axis: int) -> tuple[Tensor, Tensor]:
+def concatenated(
+    parts: Sequence[tuple[Tensor, Exponent]], axis: int, *, k: Passes
+) -> tuple[Tensor, Exponent]:
     """Codes side by side: one row after the other, or aligned where they share rows."""
     axis %= parts[0][0].dim()
-    sizes = [row_size(codes.shape) for codes, _ in parts]
-    own = [
-        torch.as_tensor(e, device=codes.device).expand(size)
-        for (codes, e), size in zip(parts, sizes, strict=True)
-    ]
-    if _is_row_axis(parts[0][0], axis):
-        return torch.cat([codes for codes, _ in parts], axis), torch.cat(own, axis)
-    tops = [
-        torch.where(largest(codes, size) > 0, e, _NONE)
-        for (codes, _), size, e in zip(parts, sizes, own, strict=True)
-    ]
-    e = torch.stack(tops).amax(0)
-    e = torch.where(e == _NONE, EXPONENT_MIN, e)
-    codes = [
-        scale(c, (mine - e).clamp(max=0)).to(c.dtype)
-        for (c, _), mine in zip(parts, own, strict=True)
-    ]
-    return torch.cat(codes, axis), e
+    every = torch.cat([codes for codes, _ in parts], axis)
+    own = [in_rows(*part)[1] for part in parts]
+    if _is_row_axis(every, axis):
+        return every, torch.cat(own, axis)
+    sides = zip(parts, own, strict=True)
+    exponents = torch.cat([e.expand(codes.shape) for (codes, _), e in sides], axis)
+    return k.aligned(every, exponents, row_size(every.shape), keep=False)
 
 
 def largest_exponent(codes: Tensor, exponent: Exponent) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
 Entries = tuple[Sequence[int], int]  # of the codes -127 to 127, and their exponent
@@ -30,8 +31,12 @@ class Tables:
         self.exponents = torch.full((TABLES,), MISSING, dtype=torch.int64, device="cpu")
         self._met: set[int] = set()
 
-    def meet(self, exponent: int) -> None:
-        """Make the table of an exponent, unless it is there."""
+    def meet(self, exponent: Exponent) -> None:
+        """Make the table of an exponent, or of several, unless it is there."""
+        if isinstance(exponent, Tensor):
+            for one in exponent.unique().tolist():
+                self.meet(one)
+            return
         if exponent in self._met:
             return
         entries, own = self._make(exponent)
@@ -45,3 +50,10 @@ class Tables:
         self.meet(exponent)
         at = exponent - formats.EXPONENT_MIN
         return self.entries[at], int(self.exponents[at])
+
+    def looked_up(self, x: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
+        """The entry of every code, int32, and its exponent, of codes of several exponents."""
+        self.meet(exponent)
+        place = exponent - formats.EXPONENT_MIN
+        entries, own = (v.to(x.device) for v in (self.entries, self.exponents))
+        return entries[place, x.long() + 128], own[place]

@@ -1,15 +1,19 @@
-"""The lazy update in torch where every row has an exponent of its own (training.md 2.1)."""
+"""The lazy update in torch where every row has an exponent of its own (training.md 2.1), and the
+exponent of a direction (3)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from samebits.errors import RangeError
 from samebits.kernels import moments, rows
 from samebits.kernels.moments import Update
-from samebits.spec.formats import DELAYED_BITS, EXPONENT_MIN
+from samebits.kernels.protocol import SGDTerms
+from samebits.kernels.rows import Exponent
+from samebits.spec.formats import DELAYED_BITS, EXPONENT_MAX, EXPONENT_MIN
 from samebits.spec.training.moments import FRACTION, TOP_FIELD
-from samebits.spec.training.optimizer import UPDATE_BITS
+from samebits.spec.training.optimizer import SUM_BITS, UPDATE_BITS
 
 UPDATE_TOP = 26  # bits of the product of a significand and a coefficient
 
@@ -71,3 +75,36 @@ def _split(joint: Tensor) -> tuple[Tensor, Tensor]:
     """W and A of joint values."""
     codes = rows.scale(joint, torch.full_like(joint, -DELAYED_BITS))
     return codes, (codes << DELAYED_BITS) - joint
+
+
+def combine_shifts(e_g: int, terms: SGDTerms) -> tuple[int, int, Exponent, int]:
+    """The common exponent of a direction's terms, and the shift of each to it (training.md 3).
+
+    e_g is the exponent of the gradient. Gradient, decay and momentum have at most 31, 39 and 26
+    bits; the common exponent leaves the largest of them 50, so that the sum of three stays below
+    2**52. The shift of the momentum is that of a code with F = 0; that of the decay is by rows
+    where e_A is.
+    """
+    tops, momentum = [e_g + 31], terms.momentum
+    e_decay: Exponent = 0
+    e_momentum = 0
+    if terms.decay is not None:
+        e_decay = terms.e_a + terms.decay[1]
+        tops.append((int(e_decay.max()) if isinstance(e_decay, Tensor) else e_decay) + 39)
+    if momentum is not None:
+        e_momentum = momentum.exponent + momentum.coefficient[1] - TOP_FIELD
+        if momentum.largest:
+            tops.append(e_momentum + (momentum.largest >> FRACTION) + 26)
+    exponent = max(tops) - SUM_BITS
+    return exponent, e_g - exponent, e_decay - exponent, e_momentum - exponent
+
+
+def direction_exponent(exponent: int) -> int:
+    """The exponent of a direction whose integers have an exponent: it holds any below 2**52."""
+    result = max(exponent + SUM_BITS + 2 - FRACTION, EXPONENT_MIN)
+    if result > EXPONENT_MAX:
+        raise RangeError(
+            f"the exponent overflows (expected at most {EXPONENT_MAX}, found {result}); "
+            "lower the learning rate"
+        )
+    return result

@@ -1,7 +1,7 @@
 """Normalisation of vectors in torch and numpy (training.md 5 and 7): exact integer sums, binary64
 scalars of every vector, int64 and one rounding a pass. And products of activations (14.1).
 
-`Vectors` is for tensors with one exponent; the functions serve exponents by rows too.
+Exponents may be those of rows.
 """
 
 from __future__ import annotations
@@ -35,21 +35,35 @@ class Vectors(Clamps):
     def vector_norm(
         self,
         z: Tensor,
-        exponent: int,
+        exponent: Exponent,
         gamma: State | None,
         beta: State | None,
         eps: float,
         centred: bool,
         bits: int,
     ) -> VectorNorm:
+        """The output is rounded once, from the exact affine sums."""
         wide, narrow, factor = normalized(self, z, exponent, eps, centred)
         acc, own = affine(self, wide, self._joint(gamma), self._joint(beta))
-        return VectorNorm(self.requantize(acc, largest(self, acc, own), own, bits), narrow, factor)
+        if isinstance(exponent, Tensor):
+            y = self.requantize_blocks(acc, own, 0, exponent.shape, bits)
+        else:
+            y = self.requantize(acc, largest(self, acc, own), own, bits)
+        return VectorNorm(y, narrow, factor)
 
     def vector_norm_gradient(
-        self, g: Tensor, e_g: int, xhat: Part, factor: Part, gamma: State | None, centred: bool
+        self,
+        g: Tensor,
+        e_g: Exponent,
+        xhat: Part,
+        factor: Part,
+        gamma: State | None,
+        centred: bool,
+        size: Sequence[int] | None,
     ) -> Part:
         acc, own = norm_gradient(self, (g, e_g), xhat, factor, self._joint(gamma), centred)
+        if size is not None:
+            return self.shorten_blocks(acc, own, 0, size)
         return self.shorten(acc, largest(self, acc, own), own)
 
     def _joint(self, state: State | None) -> Part | None:
@@ -74,6 +88,17 @@ class Vectors(Clamps):
     ) -> Part:
         codes, chosen = rows.shorten(v, *_of_blocks(v, exponent, beside, size))
         return codes.to(torch.int32), int(chosen) if size is None else chosen
+
+    def aligned(self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool) -> Part:
+        axes = [axis for axis in range(v.dim()) if size[axis] == 1]
+        if keep:
+            own = exponent.expand(v.shape)
+            low, high = (
+                torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
+            )
+            if torch.equal(low, high):
+                return v, high.view(tuple(size))
+        return rows.aligned(v, exponent, size)
 
     def products(self, a: Tensor, b: Tensor) -> Sum:
         """As many groups of a convolution, so below."""

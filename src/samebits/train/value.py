@@ -196,7 +196,8 @@ class BFPValue:
         if self.shifts is not None:
             codes, exponent = self._parts[0]
             assert isinstance(exponent, Tensor)
-            return rows.aligned(codes, exponent, rows.row_size(codes.shape))
+            k, size = kernels.of(codes), rows.row_size(codes.shape)
+            return k.aligned(codes, exponent, size, keep=False)
         if self._sums is not None:
             return self.parts[0]
         if len(self._parts) == 1:
@@ -334,7 +335,9 @@ class BFPValue:
             codes, exponent, shifts = self.shifted()
             assert isinstance(exponent, Tensor)
             assert shifts is not None
-            codes, exponent, shifts = rows.moved_shifts(codes, exponent, shifts, move)
+            codes, exponent, shifts = rows.moved_shifts(
+                codes, exponent, shifts, move, k=kernels.of(codes)
+            )
             return BFPValue(codes, exponent, self._bits, shifts=shifts)
         if self._sums is None:
             twin = BFPValue(*moved_part(self.resolved(), move), self._bits)
@@ -466,7 +469,7 @@ def moved_part(part: Part, move: Move) -> Part:
     codes, exponent = part
     if isinstance(exponent, int):
         return move(codes), exponent
-    return rows.moved(codes, exponent, move)
+    return rows.moved(codes, exponent, move, k=kernels.of(codes))
 
 
 def requantized(

@@ -158,24 +158,30 @@ static Operands added_operands(const int8_t *a, int64_t e_a, const int8_t *b, in
     return o;
 }
 
+static int added(const int8_t *a, int64_t e_a, const int8_t *b, int64_t e_b, int64_t n,
+                 int64_t clip, int bits, int8_t *y, int64_t *e_y, uint8_t *mask, int64_t mask_at,
+                 int threads) {
+    int64_t exponent, ends[2];
+    Operands o = added_operands(a, e_a, b, e_b, n, &exponent);
+    PARALLEL_MAX_TWO(n, n, ends, ends_of(&o, lo, len, most))
+    return rounded(&o, n, exponent, ends, clip, bits, y, e_y, mask, mask_at, threads);
+}
+
 /* a * 2**e_a + b * 2**e_b of rows of n codes as codes of `bits`, a pass for the largest sum and one
  * that writes. own_a, own_b: whether rows have exponents of their own there. mask: NULL, or of all
  * elements, whose sums are clamped (clip: mask.h). */
 int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
                  const int64_t *e_b, int own_b, int64_t rows, int64_t n, int64_t clip, int bits,
                  int8_t *y, int64_t *e_y, uint8_t *mask, int64_t *found, int threads) {
+    int status;
+    int64_t unfit;
     if (mask) clear_mask(mask, rows * n);
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t exponent, ends[2];
-        Operands o = added_operands(a + r * n, e_a[own_a ? r : 0], b + r * n, e_b[own_b ? r : 0],
-                                    n, &exponent);
-        PARALLEL_MAX_TWO(n, n, ends, ends_of(&o, lo, len, most))
-        int status = rounded(&o, n, exponent, ends, clip, bits, y + r * n, e_y + r, mask, r * n,
-                             threads);
-        *found = e_y[r];
-        if (status != FINE) return status;
-    }
-    return FINE;
+    if (mask && n & 7 && rows > 1) threads = 1; /* rows share a byte */
+    EACH_ROW(rows, n, status, unfit,
+             added(a + r * n, e_a[own_a ? r : 0], b + r * n, e_b[own_b ? r : 0], n, clip, bits,
+                   y + r * n, e_y + r, mask, r * n, crew))
+    if (status != FINE) *found = e_y[unfit];
+    return status;
 }
 
 /* The sums of `samebits_add` themselves, of 32 bits, and their exponents; top: the largest

@@ -52,6 +52,7 @@ static int64_t gru_mix(const Step *s, int64_t first, int64_t count) {
 static void mixed(Step *s, Pass *pass) {
     int64_t e_kept = s->e_before + GATE_EXPONENT, e_new = 2 * GATE_EXPONENT;
     s->e_sums = SAMEBITS_MAX(e_kept, e_new) + 30 - SUM_BITS;
+    s->is_each = 0;
     s->shift[0] = shift_by(e_kept - s->e_sums);
     s->shift[1] = shift_by(e_new - s->e_sums);
     s->top = over_units(s, pass);
@@ -68,7 +69,7 @@ static int64_t keep(const Step *s, int64_t first, int64_t count) {
 /* --- LSTM: gates i, f, g, o ------------------------------------------------------------------ */
 
 static int open_all(Step *s) {
-    open_gates(s, 0, s->l->width / s->l->units, BOTH, s->e_h + s->l->e_w);
+    open_gates(s, 0, s->l->width / s->l->units, BOTH, s->e_h);
     return FINE;
 }
 
@@ -162,12 +163,12 @@ static int64_t let_in(const Step *s, int64_t first, int64_t count) {
 }
 
 static int gru_open(Step *s) {
-    int64_t e_h = s->e_h + s->l->e_w;
-    open_gates(s, 0, 2, BOTH, e_h);
-    sum_gate(s, 2, OF_H, e_h);
+    open_gates(s, 0, 2, BOTH, s->e_h);
+    sum_gate(s, 2, OF_H, s->e_h);
     int failed = rounded(s, 16, s->m, &s->e_m);
     if (failed) return failed;
     over_units(s, let_in);
+    s->e_w = NULL;
     open_gates(s, 2, 1, OF_X, s->e_m + GATE_EXPONENT);
     return FINE;
 }
@@ -210,6 +211,7 @@ static int64_t gru_gates(const Step *s, int64_t first, int64_t rows) {
 static int gru_back(Step *s, Term kept) {
     (void)kept; /* is in ds */
     s->e_sums = s->e_ds + 3 * GATE_EXPONENT;
+    s->is_each = 0;
     s->top = over_units(s, through_n);
     int failed = rounded(s, 16, s->d, &s->e_d);
     if (failed) return failed;
@@ -279,7 +281,7 @@ static int64_t relu_rows(const Step *s, int64_t first, int64_t count) {
 }
 
 static int relu_open(Step *s) {
-    sum_gate(s, 0, BOTH, s->e_h + s->l->e_w);
+    sum_gate(s, 0, BOTH, s->e_h);
     s->top = over_units(s, relu_rows);
     return FINE;
 }

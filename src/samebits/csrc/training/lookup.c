@@ -24,6 +24,10 @@ static void used_range(const int8_t *restrict x, int64_t n, uint8_t *restrict us
 /* Which codes occur: used[128 + code] is 1. */
 static void codes_used(const int8_t *x, int64_t n, uint8_t *used, int threads) {
     memset(used, 0, CODES);
+    if (TEAM(n) == 1) {
+        used_range(x, n, used);
+        return;
+    }
 #pragma omp parallel num_threads(TEAM(n))
     {
         uint8_t own[CODES] = {0};
@@ -39,10 +43,10 @@ static void lookup_range(const int8_t *restrict x, int64_t n, const int8_t *rest
     for (int64_t i = 0; i < n; i++) y[i] = entry[x[i] + 128];
 }
 
-/* The entries of x as codes of `bits` (1.1): what is rounded is the table, as far as it is used. */
-int samebits_table(const int8_t *x, int64_t n, const int64_t *exponent, const int32_t *entries,
-                   const int64_t *exponents, int bits, int8_t *y, int64_t *own, int threads) {
-    int64_t at = table_at(*exponent, exponents), top = 0;
+/* A row of `samebits_table`: what is rounded is the table, as far as it is used. */
+static int table(const int8_t *x, int64_t n, int64_t exponent, const int32_t *entries,
+                 const int64_t *exponents, int bits, int8_t *y, int64_t *own, int threads) {
+    int64_t at = table_at(exponent, exponents), top = 0;
     uint8_t used[CODES];
     int32_t wide[CODES];
     int8_t narrow[CODES];
@@ -57,6 +61,19 @@ int samebits_table(const int8_t *x, int64_t n, const int64_t *exponent, const in
     if (failed) return failed;
     PARALLEL(n, n, lookup_range(x + lo, len, narrow, y + lo))
     return FINE;
+}
+
+/* The entries of x as codes of `bits` (1.1), in rows of n codes, each with an exponent. found: one
+ * that is above 127. */
+int samebits_table(const int8_t *x, int64_t rows, int64_t n, const int64_t *of_rows,
+                   const int32_t *entries, const int64_t *exponents, int bits, int8_t *y,
+                   int64_t *own, int64_t *found, int threads) {
+    int status;
+    int64_t unfit;
+    EACH_ROW(rows, n, status, unfit,
+             table(x + r * n, n, of_rows[r], entries, exponents, bits, y + r * n, own + r, crew))
+    if (status != FINE) *found = own[unfit];
+    return status;
 }
 
 /* |g * entry| <= Q32 * Q16 < 2**46 */
@@ -78,14 +95,13 @@ int samebits_table(const int8_t *x, int64_t n, const int64_t *exponent, const in
 GRADIENT(gradient16, int16_t)
 GRADIENT(gradient32, int32_t)
 
-/* g times the entries of x as codes of 32 bits (1.2): a pass for their largest magnitude, and one
- * that writes. g: codes of `width` bits, 16 or 32. */
-int samebits_table_gradient(const void *g, int width, const int64_t *e_g, const int8_t *x,
-                            int64_t n, const int64_t *exponent, const int32_t *entries,
-                            const int64_t *exponents, int32_t *out, int64_t *own, int threads) {
+/* A row of `samebits_table_gradient`: a pass for the largest magnitude, and one that writes. */
+static int table_gradient(const void *g, int width, int64_t e_g, const int8_t *x, int64_t n,
+                          int64_t exponent, const int32_t *entries, const int64_t *exponents,
+                          int32_t *out, int64_t *own, int threads) {
     const int16_t *g16 = g;
     const int32_t *g32 = g;
-    int64_t at = table_at(*exponent, exponents), top = 0;
+    int64_t at = table_at(exponent, exponents), top = 0;
     if (at < 0) return MISSING;
     const int32_t *entry = entries + CODES * at;
     if (width == 16) {
@@ -95,11 +111,26 @@ int samebits_table_gradient(const void *g, int width, const int64_t *e_g, const 
     }
     int64_t by = shorten_by(top);
     Shift s = shift_by(-by);
-    *own = top == 0 ? EXPONENT_MIN : *e_g + exponents[at] + by;
+    *own = top == 0 ? EXPONENT_MIN : e_g + exponents[at] + by;
     if (width == 16) {
         PARALLEL(n, n, gradient16(g16 + lo, x + lo, len, entry, s, out + lo))
     } else {
         PARALLEL(n, n, gradient32(g32 + lo, x + lo, len, entry, s, out + lo))
     }
     return FINE;
+}
+
+/* g times the entries of x as codes of 32 bits (1.2), in rows of n codes, each with an exponent;
+ * own_g: whether it has one in g. g: codes of `width` bits, 16 or 32. */
+int samebits_table_gradient(const void *g, int width, const int64_t *e_g, int own_g,
+                            const int8_t *x, int64_t rows, int64_t n, const int64_t *of_rows,
+                            const int32_t *entries, const int64_t *exponents, int32_t *out,
+                            int64_t *own, int threads) {
+    int status;
+    int64_t unfit;
+    EACH_ROW(rows, n, status, unfit,
+             table_gradient((const char *)g + r * n * (width / 8), width, e_g[own_g ? r : 0],
+                            x + r * n, n, of_rows[r], entries, exponents, out + r * n, own + r,
+                            crew))
+    return status;
 }

@@ -20,15 +20,25 @@
     int64_t lo = (n) * me / team, len = (n) * (me + 1) / team - lo;
 #define TEAM(n) ((n) < PARALLEL_MIN ? 1 : threads)
 
+/* One thread alone has all of [0, n), without the cost of a team. */
+#define ALONE(n)                                                                               \
+    const int64_t lo = 0, me = 0, len = (n);                                                   \
+    (void)lo, (void)me;
+
 /* Per-thread results are combined by maximum; `call` yields one. */
 #define PARALLEL_MAX(n, size, top, call)                                                       \
     {                                                                                          \
         int crew = TEAM(size);                                                                 \
         int64_t most = 0;                                                                      \
-        _Pragma("omp parallel num_threads(crew) reduction(max : most)")                        \
-        {                                                                                      \
-            SHARE(n)                                                                           \
+        if (crew == 1) {                                                                       \
+            ALONE(n)                                                                           \
             if (len > 0) most = (call);                                                        \
+        } else {                                                                               \
+            _Pragma("omp parallel num_threads(crew) reduction(max : most)")                    \
+            {                                                                                  \
+                SHARE(n)                                                                       \
+                if (len > 0) most = (call);                                                    \
+            }                                                                                  \
         }                                                                                      \
         top = most;                                                                            \
     }
@@ -51,10 +61,41 @@
 #define PARALLEL(n, size, call)                                                                \
     {                                                                                          \
         int crew = TEAM(size);                                                                 \
-        _Pragma("omp parallel num_threads(crew)")                                              \
-        {                                                                                      \
-            SHARE(n)                                                                           \
+        if (crew == 1) {                                                                       \
+            ALONE(n)                                                                           \
             if (len > 0) call;                                                                 \
+        } else {                                                                               \
+            _Pragma("omp parallel num_threads(crew)")                                          \
+            {                                                                                  \
+                SHARE(n)                                                                       \
+                if (len > 0) call;                                                             \
+            }                                                                                  \
+        }                                                                                      \
+    }
+
+/* Rows r of n elements each, shared among threads: `call` of a row says whether it failed; it has
+ * `crew` threads, which are all of them where there is one row. status: that of a row which failed,
+ * or 0; unfit: the row. */
+#define EACH_ROW(rows, n, status, unfit, call)                                                 \
+    {                                                                                          \
+        int crews = (rows) > 1 ? TEAM((rows) * (n)) : 1, crew = (rows) > 1 ? 1 : threads;      \
+        status = 0;                                                                            \
+        if (crews == 1) {                                                                      \
+            for (int64_t r = 0; r < (rows) && !status; r++) {                                  \
+                status = (call);                                                               \
+                unfit = r;                                                                     \
+            }                                                                                  \
+        } else {                                                                               \
+            _Pragma("omp parallel for num_threads(crews)")                                     \
+            for (int64_t r = 0; r < (rows); r++) {                                             \
+                int failed = (call);                                                           \
+                if (!failed) continue;                                                         \
+                _Pragma("omp critical")                                                        \
+                {                                                                              \
+                    status = failed;                                                           \
+                    unfit = r;                                                                 \
+                }                                                                              \
+            }                                                                                  \
         }                                                                                      \
     }
 

@@ -97,10 +97,9 @@ TIMES(times_8_8, int8_t, int8_t)
 TIMES(times_16_32, int16_t, int32_t)
 TIMES(times_32_32, int32_t, int32_t)
 
-/* v * m * 2**exponent as codes of 8 bits or fewer (1.1) of codes of 8, or of 32 (1.2) of those
- * of 16 or 32; |v * m| < 2**62. */
-int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t *exponent,
-                   int bits, void *codes, int64_t *own, int threads) {
+/* One row of `samebits_times`. */
+static int times(const void *v, int type, int64_t n, int64_t m, const int64_t *exponent, int bits,
+                 void *codes, int64_t *own, int threads) {
     int64_t top = largest_of(v, type, n, threads) * samebits_magnitude64(m);
     int64_t by = type == 8 && top ? requantize_by(top, *exponent, bits) : shorten_by(top);
     *own = top ? *exponent + by : EXPONENT_MIN;
@@ -114,6 +113,21 @@ int samebits_times(const void *v, int type, int64_t n, int64_t m, const int64_t 
         PARALLEL(n, n, times_32_32((const int32_t *)v + lo, len, m, s, (int32_t *)codes + lo))
     }
     return FINE;
+}
+
+/* v * m * 2**exponent of rows of n codes as codes of 8 bits or fewer (1.1) of codes of 8, or of 32
+ * (1.2) of those of 16 or 32; |v * m| < 2**62. found: an exponent above 127. */
+int samebits_times(const void *v, int type, int64_t rows, int64_t n, int64_t m,
+                   const int64_t *exponents, int bits, void *codes, int64_t *own, int64_t *found,
+                   int threads) {
+    int64_t in = n * (type / 8), out = type == 8 ? n : 4 * n;
+    int status;
+    int64_t unfit;
+    EACH_ROW(rows, n, status, unfit,
+             times((const char *)v + r * in, type, n, m, exponents + r, bits,
+                   (char *)codes + r * out, own + r, crew))
+    if (status != FINE) *found = own[unfit];
+    return status;
 }
 
 /* Codes of 8 bits of several tensors at the largest exponent among those that are not all zeros.
@@ -213,25 +227,50 @@ int samebits_quantize(const float *v, int64_t rows, int64_t n, int bits, int8_t 
     return FINE;
 }
 
+/* Integers from a place on of a part of `samebits_stacked`, at an exponent; NULL: all are zero. */
+typedef struct {
+    const char *v;
+    int type;
+    int64_t exponent;
+} Side;
+
+static Side side_of(const int64_t *part, int64_t at, int64_t n, int64_t row, int threads) {
+    const char *v = (const char *)(intptr_t)part[0] + at * (part[1] / 8);
+    int is_live = largest_of(v, (int)part[1], n, threads) > 0;
+    int64_t exponent = ((const int64_t *)(intptr_t)part[2])[row];
+    return (Side){is_live ? v : NULL, (int)part[1], exponent};
+}
+
+/* n integers from the place `at` of `codes` on: the side's at an exponent, shifted to the left by
+ * `room` at most. */
+static void put_side(Side s, int64_t n, int64_t exponent, int64_t room, void *codes, int to,
+                     int64_t at) {
+    Shift by = shift_by(SAMEBITS_MIN(s.exponent - exponent, room));
+    for (int64_t i = 0; i < n; i++)
+        write_integer(codes, to, at + i, s.v ? scale64(read_integer(s.v, s.type, i), by) : 0);
+}
+
 /* Codes of parts of n integers each, one after the other as codes of `to` bits, at the largest
  * exponent of those that are not all zero, less `room`; those further below are rounded. parts: as
- * in `samebits_resolve`, but of 8 to 32 bits. */
-void samebits_stacked(const int64_t *parts, int64_t count, int64_t n, int64_t room, void *codes,
-                      int to, int64_t *own, int threads) {
-    int64_t top = INT64_MIN;
-    for (int64_t k = 0; k < count; k++) {
-        const void *v = (const void *)(intptr_t)parts[3 * k];
-        int64_t exponent = *(const int64_t *)(intptr_t)parts[3 * k + 2];
-        if (exponent > top && largest_of(v, (int)parts[3 * k + 1], n, threads) > 0) top = exponent;
+ * in `samebits_resolve`, but of 8 to 32 bits. rows: of each part, which have exponents of their own
+ * there and in the result; 0: all have one. */
+void samebits_stacked(const int64_t *parts, int64_t count, int64_t n, int64_t rows, int64_t room,
+                      void *codes, int to, int64_t *own, int threads) {
+    int64_t top = INT64_MIN, of_row = rows ? n / rows : 0;
+    for (int64_t k = 0; k < count && !rows; k++) {
+        Side s = side_of(parts + 3 * k, 0, n, 0, threads);
+        if (s.v) top = SAMEBITS_MAX(top, s.exponent);
     }
-    *own = top == INT64_MIN ? EXPONENT_MIN : top - room;
+    if (!rows) *own = top == INT64_MIN ? EXPONENT_MIN : top - room;
     for (int64_t k = 0; k < count; k++) {
-        const void *v = (const void *)(intptr_t)parts[3 * k];
-        int64_t exponent = *(const int64_t *)(intptr_t)parts[3 * k + 2];
-        Shift s = shift_by(SAMEBITS_MIN(exponent - *own, room));
-        for (int64_t i = 0; i < n; i++) {
-            int64_t code = read_integer(v, (int)parts[3 * k + 1], i);
-            write_integer(codes, to, k * n + i, scale64(code, s));
+        if (!rows) {
+            Side s = side_of(parts + 3 * k, 0, n, 0, threads);
+            put_side(s, n, *own, room, codes, to, k * n);
+        }
+        for (int64_t r = 0; r < rows; r++, own++) {
+            Side s = side_of(parts + 3 * k, r * of_row, of_row, r, threads);
+            *own = s.v ? s.exponent - room : EXPONENT_MIN;
+            put_side(s, of_row, *own, room, codes, to, k * n + r * of_row);
         }
     }
 }
@@ -379,6 +418,7 @@ void samebits_copy(const void *from, int type, void *to, int of, int64_t axes,
     }
 ADD_ROW(add_row16, int16_t)
 ADD_ROW(add_row32, int32_t)
+ADD_ROW(add_row64, int64_t)
 
 /* Exact sums of a gradient of `type` bits over the axes whose step in `to` [n] is 0, and their
  * largest magnitude. layout: as above. */
@@ -389,6 +429,8 @@ void samebits_sums(const void *from, int type, int64_t *to, int64_t n, int64_t a
     do
         if (type == 16)
             add_row16((const int16_t *)from + w.a, to + w.b, layout + 3 * (axes - 1));
+        else if (type == 64)
+            add_row64((const int64_t *)from + w.a, to + w.b, layout + 3 * (axes - 1));
         else
             add_row32((const int32_t *)from + w.a, to + w.b, layout + 3 * (axes - 1));
     while (next_row(&w));

@@ -5,6 +5,7 @@
 
 #include "exponent.h"
 #include "parallel.h"
+#include "real.h"
 #include "rows.h"
 
 /* --- sums of exponents ----------------------------------------------------------------------- */
@@ -35,19 +36,6 @@ void samebits_exponent_sum(const int64_t *a, const int64_t *b, int64_t sign, int
 
 /* --- scaling --------------------------------------------------------------------------------- */
 
-/* rne(v * 2**by) without a branch, so that loops over exponents by element vectorise; left shifts
- * fit, or v is 0. In 32 bits: |v| < 2**30, or right shifts are by 24 bits at most. */
-#define SCALE_EACH(bits, most, least)                                                          \
-    SAMEBITS_INLINE int##bits##_t scale_each##bits(int##bits##_t v, int##bits##_t by) {        \
-        int##bits##_t left = SAMEBITS_MIN(SAMEBITS_MAX(by, 0), most);                          \
-        int##bits##_t right = SAMEBITS_MIN(SAMEBITS_MAX(-by, 0), least), odd = right > 0;      \
-        int##bits##_t below = (int##bits##_t)(((uint##bits##_t)1 << right) >> 1) - odd;        \
-        int##bits##_t u = (int##bits##_t)((uint##bits##_t)v << left);                          \
-        return SAMEBITS_NEAREST(samebits_floor##bits, u, (int32_t)right, below, odd);          \
-    }
-SCALE_EACH(32, 31, 31)
-SCALE_EACH(64, 62, 63)
-
 /* Codes of integers at one exponent (`scaled`), and at exponents by element (`each`), in integers
  * of `math` bits. */
 #define SCALED(from, to, math, shift, make, apply)                                             \
@@ -67,8 +55,8 @@ SCALE_EACH(64, 62, 63)
     }
 #define NEAR(from, to) SCALED(from, to, 32, Shift32, shift32_by, scale32)
 #define FAR(from, to) SCALED(from, to, 64, Shift, shift_by, scale64)
-NEAR(16, 8) NEAR(16, 16) NEAR(16, 32) NEAR(32, 8) NEAR(32, 16) NEAR(32, 32)
-FAR(16, 8) FAR(16, 16) FAR(16, 32) FAR(32, 8) FAR(32, 16) FAR(32, 32)
+NEAR(8, 8) NEAR(16, 8) NEAR(16, 16) NEAR(16, 32) NEAR(32, 8) NEAR(32, 16) NEAR(32, 32)
+FAR(8, 8) FAR(16, 8) FAR(16, 16) FAR(16, 32) FAR(32, 8) FAR(32, 16) FAR(32, 32)
 FAR(64, 8) FAR(64, 16) FAR(64, 32) FAR(32, 64) FAR(64, 64)
 
 typedef void Scaler(const void *, int64_t, int64_t, void *);
@@ -90,7 +78,8 @@ typedef struct {
                              from / 8, to / 8}
 
 static Scaling scaling_of(int type, int to) {
-    static const Scaling known[] = {BOTH(16, 8),       BOTH(16, 16),      BOTH(16, 32),
+    static const Scaling known[] = {BOTH(8, 8),        BOTH(16, 8),       BOTH(16, 16),
+                                    BOTH(16, 32),
                                     BOTH(32, 8),       BOTH(32, 16),      BOTH(32, 32),
                                     FAR_ALONE(64, 8),  FAR_ALONE(64, 16), FAR_ALONE(64, 32),
                                     FAR_ALONE(32, 64), FAR_ALONE(64, 64)};
@@ -115,6 +104,22 @@ SAMEBITS_INLINE int64_t group_of(const Rows *s) {
     return !varies(s) || s->step_b || s->row_b ? 1 : s->b;
 }
 
+/* The shifts of the last axis' places from their exponents to those of their rows; the smallest, or
+ * 0. */
+static int64_t shifts_of(const Rows *s, const int64_t *restrict from, int64_t beside,
+                         const int64_t *restrict to, int64_t *restrict by) {
+    int64_t least = 0, c = s->c;
+    if (s->step_c == 1 && !s->row_c) {
+        beside -= to ? *to : 0;
+        for (int64_t k = 0; k < c; k++) by[k] = from[k] + beside;
+    } else {
+        for (int64_t k = 0; k < c; k++)
+            by[k] = from[k * s->step_c] + beside - (to ? to[k * s->row_c] : 0);
+    }
+    for (int64_t k = 0; k < c; k++) least = SAMEBITS_MIN(least, by[k]);
+    return least;
+}
+
 /* Codes of the places [lo, lo + len) of the first axis: rne(v * 2**(e - own)); own: NULL: 0. by:
  * room for 2 * c numbers. */
 static void scale_range(const Rows *s, Scaling how, const char *v, const int64_t *e,
@@ -133,10 +138,7 @@ static void scale_range(const Rows *s, Scaling how, const char *v, const int64_t
                 v += in, out += of;
                 continue;
             }
-            for (int64_t k = 0; k < c; k++) {
-                by[k] = from[k * s->step_c] + beside - (to ? to[k * s->row_c] : 0);
-                least = SAMEBITS_MIN(least, by[k]);
-            }
+            least = shifts_of(s, from, beside, to, by);
             int is_near = how.near && least >= -MOST_RIGHT;
             if (is_near)
                 for (int64_t k = 0; k < c; k++) narrow[k] = (int32_t)SAMEBITS_MIN(by[k], 31);
@@ -175,9 +177,9 @@ int samebits_scale_rows(const Rows *s, const void *v, int type, const int64_t *e
 /* --- choice of exponents --------------------------------------------------------------------- */
 
 /* What is known of a row: the largest |v| * 2**e, as a number that is larger where that is, and the
- * lowest e where v is not 0. */
+ * lowest and the highest e where v is not 0. */
 typedef struct {
-    int64_t key, low;
+    int64_t key, low, high;
 } End;
 
 #define NO_KEY INT64_MIN
@@ -202,6 +204,43 @@ SAMEBITS_INLINE void see(End *own, int64_t top, int64_t e) {
     int64_t key = key_of(top, e);
     own->key = SAMEBITS_MAX(own->key, key);
     own->low = SAMEBITS_MIN(own->low, e);
+    own->high = SAMEBITS_MAX(own->high, e);
+}
+
+/* The places of one row, which have exponents each, of integers of 8 to 32 bits. As numbers of
+ * binary64, which are exact, their order is that of their bits, and a product with a power of two
+ * adds to the exponent among these; 0 is no such number. */
+#define SEE_PLACES(type)                                                                       \
+    static void see_places##type(End *own, const int##type##_t *restrict top,                  \
+                                 const int64_t *restrict e, int64_t beside, int64_t c) {       \
+        int64_t most = NO_KEY, low = INT64_MAX, high = INT64_MIN, far = 0;                     \
+        for (int64_t k = 0; k < c; k++) far |= e[k] + 1024;                                    \
+        for (int64_t k = 0; far >> 11 && k < c; k++) see(own, top[k], e[k] + beside);          \
+        if (far >> 11) return; /* the bits do not hold these exponents */                      \
+        for (int64_t k = 0; k < c; k++) {                                                      \
+            int64_t real = bits_of((double)top[k]) + e[k] * ((int64_t)1 << 52);                \
+            int64_t is_live = -(int64_t)(top[k] != 0);                                         \
+            real = (real & is_live) | (NO_KEY & ~is_live);                                     \
+            int64_t least = (e[k] & is_live) | (INT64_MAX & ~is_live);                         \
+            int64_t largest = (e[k] & is_live) | (INT64_MIN & ~is_live);                       \
+            most = SAMEBITS_MAX(most, real);                                                   \
+            low = SAMEBITS_MIN(low, least);                                                    \
+            high = SAMEBITS_MAX(high, largest);                                                \
+        }                                                                                      \
+        if (high == INT64_MIN) return;                                                         \
+        int64_t first = ((int64_t)1 << 31) | (most & (((int64_t)1 << 52) - 1)) >> 21;          \
+        most = ((most >> 52) + beside - 1022) * ((int64_t)1 << 32) + first;                    \
+        own->key = SAMEBITS_MAX(own->key, most);                                               \
+        own->low = SAMEBITS_MIN(own->low, low + beside);                                       \
+        own->high = SAMEBITS_MAX(own->high, high + beside);                                    \
+    }
+SEE_PLACES(8)
+SEE_PLACES(16)
+SEE_PLACES(32)
+
+static void see_places64(End *own, const int64_t *top, const int64_t *e, int64_t beside,
+                         int64_t c) {
+    for (int64_t k = 0; k < c; k++) see(own, top[k], e[k] + beside);
 }
 
 #define SEE_ROWS(type)                                                                         \
@@ -236,10 +275,15 @@ SAMEBITS_INLINE void see(End *own, int64_t top, int64_t e) {
                 }                                                                              \
                 memset(top, 0, (size_t)c * sizeof *top);                                       \
                 for (int64_t r = 0; r < group; r++, v += c) tops##type(v, c, top);             \
+                if (s->step_c == 1 && !s->row_c) {                                             \
+                    see_places##type(own, top, from, beside, c);                               \
+                    continue;                                                                  \
+                }                                                                              \
                 for (int64_t k = 0; k < c; k++)                                                \
                     see(own + k * s->row_c, top[k], from[k * s->step_c] + beside);             \
             }                                                                                  \
     }
+SEE_ROWS(8)
 SEE_ROWS(16)
 SEE_ROWS(32)
 SEE_ROWS(64)
@@ -249,7 +293,7 @@ static int64_t rows_of(const Rows *s) {
 }
 
 static void start(End *ends, int64_t n) {
-    for (int64_t r = 0; r < n; r++) ends[r] = (End){NO_KEY, INT64_MAX};
+    for (int64_t r = 0; r < n; r++) ends[r] = (End){NO_KEY, INT64_MAX, INT64_MIN};
 }
 
 /* The ends of all rows. Those that places of the first axis share are found by each thread. */
@@ -268,7 +312,9 @@ static int find_ends(const Rows *s, const void *v, int type, const int64_t *e, i
             failed = 1;
         } else {
             if (shared) start(own, rows);
-            if (type == 16)
+            if (type == 8)
+                see_range8(s, v, e, beside, own, lo, len, (int8_t *)top);
+            else if (type == 16)
                 see_range16(s, v, e, beside, own, lo, len, (int16_t *)top);
             else if (type == 32)
                 see_range32(s, v, e, beside, own, lo, len, (int32_t *)top);
@@ -279,6 +325,7 @@ static int find_ends(const Rows *s, const void *v, int type, const int64_t *e, i
                 for (int64_t r = 0; r < rows; r++) {
                     ends[r].key = SAMEBITS_MAX(ends[r].key, own[r].key);
                     ends[r].low = SAMEBITS_MIN(ends[r].low, own[r].low);
+                    ends[r].high = SAMEBITS_MAX(ends[r].high, own[r].high);
                 }
             }
         }
@@ -290,17 +337,39 @@ static int find_ends(const Rows *s, const void *v, int type, const int64_t *e, i
 
 static int64_t exponent_of(End end, int bits, int kind) {
     if (end.key == NO_KEY) return EXPONENT_MIN;
+    if (kind == ALIGNED) return end.high;
     int64_t fit = fit_of(end.key, bits);
     if (kind == SHORTENED) return SAMEBITS_MAX(fit, end.low);
     return kind == LIMITED ? SAMEBITS_MAX(fit, EXPONENT_MIN) : fit;
 }
 
-/* v, integers of 16, 32 or 64 bits, as codes of `bits` bits in memory of `to`; own: the exponent of
+/* Whether all elements of every row have one exponent, which goes to `own`. */
+static int are_of_rows(const Rows *s, const int64_t *e, int64_t *own) {
+    for (int64_t r = 0; r < rows_of(s); r++) own[r] = INT64_MIN;
+    for (int64_t i = 0; i < s->a; i++)
+        for (int64_t j = 0; j < s->b; j++) {
+            const int64_t *from = e + i * s->step_a + j * s->step_b;
+            int64_t *row = own + i * s->row_a + j * s->row_b;
+            for (int64_t k = 0; k < (varies(s) ? s->c : 1); k++) {
+                int64_t *at = row + k * s->row_c;
+                if (*at == INT64_MIN) *at = from[k * s->step_c];
+                if (*at != from[k * s->step_c]) return 0;
+            }
+        }
+    return 1;
+}
+
+/* v, integers of 8 to 64 bits, as codes of `bits` bits in memory of `to`; own: the exponent of
  * every row. beside: is added to all exponents; highest: the largest of the result. */
 int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64_t *exponents,
                              const int64_t *beside, int bits, int kind, void *codes, int to,
                              int64_t *own, int64_t *highest, int threads) {
     int64_t rows = rows_of(s);
+    if (kind == MOVED) {
+        if (are_of_rows(s, exponents, own))
+            return scale_all(s, v, type, exponents, 0, own, codes, to, threads);
+        kind = ALIGNED;
+    }
     End *ends = malloc((size_t)rows * sizeof *ends);
     if (!ends) return NO_MEMORY;
     int status = find_ends(s, v, type, exponents, *beside, ends, threads);
@@ -313,101 +382,4 @@ int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64
     if (status != FINE) return status;
     if (kind == LIMITED && *highest > EXPONENT_MAX) return OUT_OF_RANGE;
     return scale_all(s, v, type, exponents, *beside, own, codes, to, threads);
-}
-
-/* --- biases ---------------------------------------------------------------------------------- */
-
-/* The bias at the common exponents of a row of sums, and the shifts of these. */
-static void bias_at(const int32_t *value, int64_t e_b, const int64_t *e, const int64_t *own,
-                    int64_t c, int32_t *by, int32_t *bias) {
-    for (int64_t k = 0; k < c; k++) {
-        by[k] = (int32_t)SAMEBITS_MAX(e[k] - own[k], -31);
-        bias[k] = (int32_t)scale_each64(value[k], e_b - own[k]);
-    }
-}
-
-static void add_biases(int32_t *restrict acc, int64_t rows, int64_t c, const int32_t *restrict by,
-                       const int32_t *restrict bias) {
-    for (int64_t r = 0; r < rows; r++, acc += c)
-        for (int64_t k = 0; k < c; k++) acc[k] = scale_each32(acc[k], by[k]) + bias[k];
-}
-
-/* Adds the bias J = W * 2**15 - A (exponent *e_b) to sums [rows][c] below 2**30, in place, each at
- * the exponent that leaves the bias 30 bits (5): own. exponents [count][c]: of as many rows each. A
- * bias that is all zeros changes nothing. value: room for c numbers. */
-int samebits_with_bias_rows(int32_t *acc, int64_t rows, int64_t c, const int64_t *exponents,
-                            int64_t count, const int64_t *e_b, const int8_t *w, const int16_t *a,
-                            int32_t *value, int64_t *own, int threads) {
-    int64_t most = 0, each = rows / count;
-    int failed = 0;
-    for (int64_t k = 0; k < c; k++) {
-        value[k] = w[k] * 32768 - a[k];
-        int64_t size = samebits_magnitude64(value[k]);
-        most = SAMEBITS_MAX(most, size);
-    }
-    int64_t least = most ? *e_b + bit_length(most) - 30 : INT64_MIN;
-    for (int64_t i = 0; i < count * c; i++) own[i] = SAMEBITS_MAX(exponents[i], least);
-    if (!most) return FINE;
-#pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
-    {
-        int32_t *by = malloc((size_t)(2 * c) * sizeof *by), *bias = by + c;
-        SHARE(count)
-        failed = !by;
-        for (int64_t i = lo; by && i < lo + len; i++) {
-            bias_at(value, *e_b, exponents + i * c, own + i * c, c, by, bias);
-            add_biases(acc + i * each * c, each, c, by, bias);
-        }
-        free(by);
-    }
-    return failed ? NO_MEMORY : FINE;
-}
-
-/* --- sums over rows (12.1) ------------------------------------------------------------------- */
-
-#define ADD_ROWS(type)                                                                         \
-    static void add_rows##type(const int##type##_t *restrict g, int64_t rows, int64_t c,       \
-                               int64_t *restrict sum) {                                        \
-        for (int64_t r = 0; r < rows; r++, g += c)                                             \
-            for (int64_t k = 0; k < c; k++) sum[k] += g[k];                                    \
-    }
-ADD_ROWS(16)
-ADD_ROWS(32)
-
-/* Sums over samples [count][c], each with the exponent of its sample, at one exponent: the largest
- * of those that are not all zero leaves 62 bits where sums have `bits`. */
-void samebits_gather(const int64_t *sums, int64_t count, int64_t c, const int64_t *exponents,
-                     int64_t bits, int64_t *out, int64_t *own) {
-    int64_t top = INT64_MIN;
-    for (int64_t i = 0; i < count; i++)
-        if (exponents[i] > top && top64(sums + i * c, c)) top = exponents[i];
-    memset(out, 0, (size_t)c * sizeof *out);
-    *own = top == INT64_MIN ? EXPONENT_MIN : top + bits - 62;
-    for (int64_t i = 0; top != INT64_MIN && i < count; i++) {
-        int64_t by = exponents[i] - *own;
-        Shift s = shift_by(SAMEBITS_MIN(by, 62 - bits));
-        for (int64_t k = 0; k < c; k++) out[k] += scale64(sums[i * c + k], s);
-    }
-}
-
-/* The sum of every channel of g [rows][c] (the gradient of a bias, 7), its exponent, and the
- * largest magnitude. exponents [count]: of as many rows each; where `bits` is 0, one for all. */
-int samebits_channel_sum(const void *g, int width, int64_t rows, int64_t c,
-                         const int64_t *exponents, int64_t count, int64_t bits, int64_t *out,
-                         int64_t *own, int64_t *largest) {
-    int64_t *sums = calloc((size_t)(count * c), sizeof *sums), each = rows / count;
-    if (!sums) return NO_MEMORY;
-    for (int64_t i = 0; i < count; i++)
-        if (width == 16)
-            add_rows16((const int16_t *)g + i * each * c, each, c, sums + i * c);
-        else
-            add_rows32((const int32_t *)g + i * each * c, each, c, sums + i * c);
-    if (bits) {
-        samebits_gather(sums, count, c, exponents, bits, out, own);
-    } else {
-        memcpy(out, sums, (size_t)c * sizeof *out);
-        *own = *exponents;
-    }
-    *largest = top64(out, c);
-    free(sums);
-    return FINE;
 }

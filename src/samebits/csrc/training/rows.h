@@ -11,9 +11,10 @@ typedef struct {
     int64_t a, b, c, step_a, step_b, step_c, row_a, row_b, row_c;
 } Rows;
 
-/* How the exponent of a row is chosen: in [-128, 127], in no bounds, or none below those of its
- * elements (1.2). */
-enum { LIMITED, UNLIMITED, SHORTENED };
+/* How the exponent of a row is chosen: in [-128, 127], in no bounds, none below those of its
+ * elements (1.2), or the largest of these (align, 12.1); or so where a row has elements of several
+ * exponents, and else it stays. */
+enum { LIMITED, UNLIMITED, SHORTENED, ALIGNED, MOVED };
 
 int samebits_requantize_rows(const Rows *s, const void *v, int type, const int64_t *exponents,
                              const int64_t *beside, int bits, int kind, void *codes, int to,

@@ -48,4 +48,17 @@ SAMEBITS_INLINE int32_t scale32(int32_t v, Shift32 s) {
     return SAMEBITS_NEAREST(samebits_floor32, u, s.right, s.below, s.odd);
 }
 
+/* rne(v * 2**by) without a branch, so that loops over exponents by element vectorise; left shifts
+ * fit, or v is 0. In 32 bits: |v| < 2**30, or right shifts are by 24 bits at most. */
+#define SCALE_EACH(bits, most, least)                                                          \
+    SAMEBITS_INLINE int##bits##_t scale_each##bits(int##bits##_t v, int##bits##_t by) {        \
+        int##bits##_t left = SAMEBITS_MIN(SAMEBITS_MAX(by, 0), most);                          \
+        int##bits##_t right = SAMEBITS_MIN(SAMEBITS_MAX(-by, 0), least), odd = right > 0;      \
+        int##bits##_t below = (int##bits##_t)(((uint##bits##_t)1 << right) >> 1) - odd;        \
+        int##bits##_t u = (int##bits##_t)((uint##bits##_t)v << left);                          \
+        return SAMEBITS_NEAREST(samebits_floor##bits, u, (int32_t)right, below, odd);          \
+    }
+SCALE_EACH(32, 31, 31)
+SCALE_EACH(64, 62, 63)
+
 #endif

@@ -14,15 +14,13 @@ from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels.protocol import Part
-from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import Entries, Tables
 from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8, as_sums
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, Move, bfp32
+from samebits.train.value import BFPValue, Move
 
 _Saved = tuple[Tensor, torch.Size, tuple[Move, ...]]
 """The mask of a clamp, the shape that it is of, and what moves it to that of the output."""
@@ -66,22 +64,17 @@ def relu6(x: BFPTensor) -> BFPTensor:
 def _table(x: BFPValue, name: str, parameter: float | None) -> BFPValue:
     """A correctly rounded table over the 255 codes, requantized to bfp8; so is the derivative."""
     codes, exponent = x.codes, x.exponent
-    if isinstance(exponent, int):
-        tables, _ = _tables(name, parameter)
-        return BFPValue(*kernels.of(codes).table(codes, exponent, tables, x.bits), x.bits)
-    values, e_t = _looked_up(codes, exponent, lambda e: _values(name, parameter, e))
-    shifts = None if ACTIVATIONS[name].bounded else x.shifts
-    return narrowed(values, e_t, x.bits, shifts)
+    (tables, _), k = _tables(name, parameter), kernels.of(codes)
+    if x.shifts is None or ACTIVATIONS[name].bounded:
+        return BFPValue(*k.table(codes, exponent, tables, x.bits), x.bits)
+    assert isinstance(exponent, Tensor)
+    return narrowed(*tables.looked_up(codes, exponent), x.bits, x.shifts)
 
 
 def _table_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     x, name, parameter = call.arguments
-    (g, e_g), codes, exponent = grad.resolved(), x.codes, x.exponent
-    if isinstance(exponent, int) and isinstance(e_g, int):
-        _, slopes = _tables(name, parameter)
-        return BFPValue(*kernels.of(g).table_gradient(g, e_g, codes, exponent, slopes))
-    found, e_t = _looked_up(codes, exponent, lambda e: _slopes(name, parameter, e))
-    return bfp32(g.long() * found, e_g + e_t)
+    (g, e_g), (_, slopes) = grad.resolved(), _tables(name, parameter)
+    return BFPValue(*kernels.of(g).table_gradient(g, e_g, x.codes, x.exponent, slopes))
 
 
 TABLE = TrainingOperation("TableActivation", _table, _table_gradient, reads=("x",))
@@ -105,18 +98,6 @@ def _tables(name: str, parameter: float | None) -> tuple[Tables, Tables]:
     own = (functools.partial(side, name, parameter) for side in (_values, _slopes))
     values, slopes = map(Tables, own)
     return values, slopes
-
-
-def _looked_up(codes: Tensor, exponent: Exponent, table: Callable[[int], Entries]) -> Part:
-    """The table's code for every element, int32, and its exponent; by rows a table each."""
-    at, device = codes.long() + 127, codes.device
-    if isinstance(exponent, int):
-        entries, e = table(exponent)
-        return torch.tensor(entries, dtype=torch.int32, device=device)[at], e
-    found, place = torch.unique(exponent, return_inverse=True)
-    tables = [table(e) for e in found.tolist()]
-    every = torch.tensor([values for values, _ in tables], dtype=torch.int32, device=device)
-    return every[place, at], torch.tensor([e for _, e in tables], device=device)[place]
 
 
 def activation(x: BFPTensor, name: str, parameter: float | None = None) -> BFPTensor:

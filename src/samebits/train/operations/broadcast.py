@@ -36,11 +36,11 @@ def _expanded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
         acc, largest = k.summed(g, sizes)
         return BFPValue(*k.shorten(acc.reshape(shape), largest, exponent))
     axes = [axis for axis, size in enumerate(sizes) if size < g.shape[axis]]
-    acc, own = g.long(), exponent
+    acc, own = g, exponent
     if any(axis in rows.row_axes(g.dim()) for axis in axes):
-        acc, one = rows.at_one(acc, exponent, GATHERED)
-        own = torch.as_tensor(one, device=g.device)
-    acc = (acc.sum(axes, keepdim=True) if axes else acc).reshape(shape)
+        acc, one = k.at_one(g, exponent, GATHERED)
+        own = rows.spread(one, (1,) * g.dim(), g)
+    acc = k.summed(acc, sizes)[0].reshape(shape)
     # Of every element, as its rows may be others than those of g: there are new axes.
     return BFPValue(*k.shorten(acc, 0, own.expand(sizes).reshape(shape)))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
@@ -32,8 +33,8 @@ def _copied_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     acc, own = g.long(), exponent
     meet = any(axis in rows.row_axes(g.dim()) for axis, _ in selections)
     if isinstance(exponent, Tensor) and meet:
-        acc, common = rows.at_one(acc, exponent, GATHERED)
-        own = torch.full(rows.row_size(x.shape), common, device=g.device)
+        acc, common = kernels.of(g).at_one(g, exponent, GATHERED)
+        own = rows.spread(common, rows.row_size(x.shape), g)
     for axis, index in selections:
         acc = added(acc, axis, index, x.shape[axis])
     return bfp32(acc, own)

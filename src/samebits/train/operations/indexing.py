@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
@@ -21,7 +22,7 @@ from samebits.train.operations.copies import copies
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue, bfp32
+from samebits.train.value import BFPValue, bfp32, moved_part
 
 Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)  # uint8 is a mask to torch
@@ -39,9 +40,9 @@ def _places_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     codes[index] = g
     if isinstance(e_g, int):
         return BFPValue(codes, e_g)
-    own = torch.full_like(codes, formats.EXPONENT_MIN, dtype=torch.int64)
+    own = rows.spread(formats.EXPONENT_MIN, codes.shape, codes)
     own[index] = e_g.expand(g.shape)
-    return BFPValue(*rows.moved(codes, own, lambda v: v))
+    return BFPValue(*moved_part((codes, own), lambda v: v))
 
 
 INDEXED = TrainingOperation("Indexed", _places, _places_gradient)
@@ -56,12 +57,12 @@ def _gathered_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     shape: torch.Size = call.arguments[0].shape
     (index,) = call.saved
     g, exponent = grad.resolved()
-    addends = g.long()
+    addends: Tensor = g
     if isinstance(exponent, Tensor):
-        addends, one = rows.at_one(addends, exponent.expand(g.shape), GATHERED)
-        exponent = torch.full(rows.row_size(shape), one, device=g.device)
+        addends, one = kernels.of(g).at_one(g, exponent, GATHERED)
+        exponent = rows.spread(one, rows.row_size(shape), g)
     acc = torch.zeros(shape, dtype=torch.int64, device=g.device)
-    acc.index_add_(0, index.flatten(), addends.reshape(-1, *shape[1:]))
+    acc.index_add_(0, index.flatten(), addends.long().reshape(-1, *shape[1:]))
     return bfp32(acc, exponent)
 
 

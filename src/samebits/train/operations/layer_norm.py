@@ -20,7 +20,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_GROUP
 from samebits.kernels.protocol import Part, State
 from samebits.kernels.rows import Exponent
-from samebits.kernels.vectors import affine, norm_gradient, normalized
+from samebits.kernels.vectors import affine, normalized
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
@@ -56,6 +56,11 @@ class VectorLayout:
         if self.groups is None or isinstance(exponent, int):
             return exponent
         return exponent.reshape(-1, 1, 1)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The shape of exponents of the tensor's rows, to meet vectors."""
+        return rows.row_size(self.shape) if self.groups is None else (self.shape[0], 1, 1)
 
     def join(self, v: Tensor) -> Tensor:
         """The inverse of `split`."""
@@ -105,10 +110,12 @@ def _normalized(
     z, e_z, shifts = x.shifted()
     layout, k = VectorLayout(z.shape, groups), kernels.of(z)
     bits = x.bits if gamma is None else gamma.widths.values
-    if isinstance(e_z, int):
-        states = (_state(gamma, layout), _state(beta, layout))
-        found = k.vector_norm(layout.split(z), e_z, *states, eps, centred, bits)
+    if shifts is None and peaks is None:
+        states, own = (_state(gamma, layout), _state(beta, layout)), layout.exponents(e_z)
+        found = k.vector_norm(layout.split(z), own, *states, eps, centred, bits)
         (codes, exponent), (saved, e_saved), (factor, e_factor) = found
+        if isinstance(e_z, Tensor) and isinstance(exponent, Tensor):
+            exponent = exponent.view(e_z.shape)
         y = BFPValue(layout.join(codes), exponent, bits)
         return y, (saved, factor, (e_saved, e_factor))
     if shifts is not None:
@@ -130,12 +137,11 @@ def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue 
     xhat, factor = (saved, e_saved), (multiplier, e_factor)
     wanted = (gamma is not None, beta is not None)
     parameters = _parameter_gradients((g, e_g), xhat, layout, *wanted)
-    if isinstance(e_g, int) and isinstance(e_factor, int):
-        state = _state(gamma, layout)
-        codes, exponent = k.vector_norm_gradient(g, e_g, xhat, factor, state, centred)
-        return BFPValue(layout.join(codes), exponent), *parameters
-    acc, own = norm_gradient(k, (g, e_g), xhat, factor, _joint(gamma, layout), centred)
-    return bfp32(layout.join(acc), layout.of_rows(own)), *parameters
+    by_rows = isinstance(e_g, Tensor) or isinstance(e_factor, Tensor)
+    operands = (xhat, factor, _state(gamma, layout), centred, layout.rows if by_rows else None)
+    codes, own = k.vector_norm_gradient(g, e_g, *operands)
+    own = own.view(rows.row_size(x.shape)) if isinstance(own, Tensor) else own
+    return BFPValue(layout.join(codes), own), *parameters
 
 
 LAYER_NORM = TrainingOperation(
@@ -170,19 +176,22 @@ def _parameter_gradients(
         rows_of = (last(v, 0)[0].reshape(-1, layout.channels) for v in (codes, saved))
         sums, dots = (v.to(codes.device) for v in kernels.of(codes).channel_grad_sums(*rows_of))
         return bfp32(dots, e_g + e_x), bfp32(sums, e_g) if beta else None
-    v = codes.long()
+    x = last(saved, 0)[0]
     return (
-        _over_vectors(last(v * saved, e_g + e_x), 62) if gamma else None,
-        _over_vectors(last(v, e_g), 55) if beta else None,
+        _over_vectors(*last(codes, e_g + e_x), x) if gamma else None,
+        _over_vectors(*last(codes, e_g)) if beta else None,
     )
 
 
-def _over_vectors(values: tuple[Tensor, Exponent], bits: int) -> BFPValue:
-    """The sum over all but the last axis, the channels: a gradient of gamma or beta."""
-    acc, exponent = values
-    own = torch.as_tensor(exponent, device=acc.device)
-    own = own.expand(*acc.shape[:-1], -1 if own.dim() else 1)
-    return bfp32(*rows.gathered(acc.flatten(0, -2), own.flatten(0, -2), bits))
+def _over_vectors(g: Tensor, exponent: Exponent, x: Tensor | None = None) -> BFPValue:
+    """The sum of g, or g * x, over all but the last axis, the channels: that of gamma or beta."""
+    k, columns = kernels.of(g), exponent.shape[-1] if isinstance(exponent, Tensor) else 1
+    own = rows.spread(exponent, (*g.shape[:-1], columns), g).flatten(0, -2)
+    g, x = g.flatten(0, -2), None if x is None else x.flatten(0, -2)
+    if columns == 1:
+        return BFPValue(*k.shorten(*k.channel_sum(g, own, x)))
+    acc, bits = (g.long(), 55) if x is None else (g.long() * x, 62)  # groups have exponents each
+    return bfp32(*rows.gathered(acc, own, bits))
 
 
 def layer_norm(

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import rows
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import BFPValue, Weight
+from samebits.train.value import BFPValue, Weight, moved_part
 
 
 def _narrow(x: BFPValue) -> BFPValue:
@@ -31,7 +30,7 @@ def _entry(parameter: Weight) -> BFPValue:
     bits = parameter.widths.values
     if isinstance(exponent, int):
         return BFPValue(codes, exponent, bits)
-    return BFPValue(*rows.moved(codes, exponent, lambda v: v), bits)
+    return BFPValue(*moved_part((codes, exponent), lambda v: v), bits)
 
 
 def _entry_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:

@@ -32,9 +32,10 @@ def _side_by_side(dim: int, *tensors: BFPValue) -> BFPValue:
     if any(t.shifts is not None for t in tensors):
         return _concatenated(tensors, dim, bits)
     parts = [t.resolved() for t in tensors]
+    k = kernels.of(parts[0][0])
     if any(isinstance(e, Tensor) for _, e in parts):
-        return BFPValue(*rows.concatenated(parts, dim), bits)
-    codes, exponent = kernels.of(parts[0][0]).side_by_side([t.whole() for t in tensors], dim)
+        return BFPValue(*rows.concatenated(parts, dim, k=k), bits)
+    codes, exponent = k.side_by_side([t.whole() for t in tensors], dim)
     return BFPValue(codes, exponent, bits)
 
 
@@ -55,10 +56,10 @@ CONCAT = TrainingOperation("Concat", _side_by_side, _side_by_side_gradient)
 
 def _concatenated(tensors: Sequence[BFPValue], dim: int, bits: int) -> BFPValue:
     """Tensors side by side whose channels have shifts: along the channels all keep their own."""
-    rank, dim = tensors[0].dim(), dim % tensors[0].dim()
+    rank, dim, k = tensors[0].dim(), dim % tensors[0].dim(), kernels.of(tensors[0].codes)
     if dim != (1 if rank == 4 else rank - 1):  # the channels of all meet
-        return BFPValue(*rows.concatenated([t.resolved() for t in tensors], dim), bits)
-    codes, own = rows.concatenated([t.shifted()[:2] for t in tensors], dim)
+        return BFPValue(*rows.concatenated([t.resolved() for t in tensors], dim, k=k), bits)
+    codes, own = rows.concatenated([t.shifted()[:2] for t in tensors], dim, k=k)
     every = [
         torch.zeros(t.shape[dim], dtype=torch.int64, device=codes.device)
         if t.shifts is None
@@ -200,11 +201,11 @@ def _embedding_gradient(call: OperationCall, grad: BFPValue) -> tuple[None, BFPV
     _, weight, padding, _ = call.arguments
     (index,) = call.saved
     g, exponent = grad.resolved()
-    addends = g.long()
+    addends: Tensor = g
     if isinstance(exponent, Tensor):
-        addends, exponent = rows.at_one(addends, exponent, 55)
+        addends, exponent = kernels.of(g).at_one(g, exponent, 55)
     acc = torch.zeros(weight.shape, dtype=torch.int64, device=g.device)
-    acc.index_add_(0, index.flatten(), addends.reshape(-1, weight.shape[1]))
+    acc.index_add_(0, index.flatten(), addends.long().reshape(-1, weight.shape[1]))
     if padding is not None:
         acc[padding].zero_()
     return None, bfp32(acc, exponent)

@@ -28,7 +28,7 @@ from samebits.kernels.protocol import (
     CellStates,
     Part,
 )
-from samebits.kernels.rows import Exponent, in_rows
+from samebits.kernels.rows import Exponent, in_rows, spread
 from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
@@ -173,9 +173,7 @@ def run_cell(cell: SteppedCell, *arguments: Any) -> tuple[Output, tuple[Any, ...
     and x in one byte an element; all else is computed again.
     """
     given = layer_of(cell, *arguments)
-    found = None
-    if isinstance(given.products[1], int):
-        found = kernels.of(given.lookup).recurrence(given)
+    found = kernels.of(given.lookup).recurrence(given)
     h, states, exponents, last = found or walked(cell, given)
     assert h is not None
     at_end = BFPValue(states[order_of(given)[-1]], last)
@@ -194,7 +192,7 @@ def layer_of(
     reverse: bool,
     *given: BFPValue,
 ) -> CellLayer:
-    """The operands of both passes. By rows, products have exponents [T, N, gates * H].
+    """The operands of both passes. By rows, products have exponents [T, N, 1 or gates * H].
 
     `reverse` takes the last step first. given: the state [N, H] before it, if any, and before that
     h if it is apart
@@ -205,7 +203,7 @@ def layer_of(
     acc = row_product(kernels.of(codes), codes.reshape(steps * n, -1), w_ih).view(steps, n, -1)
     exponent, weight = e_x + by_output(e_ih, 3), weight_hh.parts[0]
     if isinstance(exponent, Tensor) or isinstance(weight[1], Tensor):
-        exponent = torch.as_tensor(exponent, device=codes.device).expand(acc.shape)
+        exponent = exponent + spread(0, (steps, n, 1), codes)
     biases = (None if b is None else b.state() for b in (bias_ih, bias_hh))
     parts = [part.resolved() for part in given]
     if isinstance(exponent, Tensor):
@@ -236,14 +234,14 @@ def _gradient(
     states, exponents, *first = call.saved
     given = [BFPValue(c, e) for c, e in (first[:2], first[2:]) if c is not None]
     layer = layer_of(cell, x, *weights, reverse, *given)
-    by_rows, bits = isinstance(layer.products[1], Tensor), weights[0].widths.gradients
-    arriving = [None if g is None else _arriving(g, by_rows) for g in (grad, at_last)]
+    bits = weights[0].widths.gradients
+    arriving = [None if g is None else _arriving(g, layer.by_rows) for g in (grad, at_last)]
     wanted = [*([] if cell.is_apart else [False]), *call.wanted[7:], False, False][:2]
     h = (call.output[0].codes, HIDDEN_EXPONENT) if cell.is_apart else None
     known = CellStates(h, states, exponents, 0)
     rest: Any = (*arriving, bits, wanted)
     found = None
-    if all(isinstance(e, int) for _, e in (layer.products, *filter(None, arriving))):
+    if layer.by_rows or all(isinstance(e, int) for _, e in filter(None, arriving)):
         found = kernels.of(states).recurrence_gradient(layer, known, *rest)
     found = found or _through_time(cell, layer, known, *rest)
     operands = (found.d_x, found.d_h, x.resolved(), found.past)

@@ -25,7 +25,7 @@ from samebits.kernels.protocol import (
     Q_GATE,
     Part,
 )
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, spread
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
@@ -40,7 +40,6 @@ from samebits.train.operations.products import (
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import (
     BFPValue,
-    as_gradient,
 )
 
 STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
@@ -139,12 +138,8 @@ class Gradients:
         g16, exponent = for_input(d, e_d, e_ih, self.bits)
         shape = product_shape(rows, w_ih)
         operands = (as_image(g16.view(rows.shape[0], -1)), as_kernel(w_ih), shape)
-        if isinstance(exponent, int):
-            image, own = k.input_gradient(*operands, exponent, self.bits)
-            return BFPValue(as_input(image, rows).view(self.x[0].shape), own)
-        acc, largest = k.conv_input_grad(*operands)
-        down = as_input(acc, rows).reshape(self.x[0].shape)
-        return BFPValue(*as_gradient(k.requantize(down, largest, exponent, self.bits)))
+        image, own = k.input_gradient(*operands, exponent, self.bits)
+        return BFPValue(as_input(image, rows).view(self.x[0].shape), own)
 
 
 def _weight_gradient(
@@ -160,7 +155,7 @@ def own_exponent(g: Tensor, e_g: Exponent, by_rows: bool) -> Exponent:
     """The exponent of a gradient [..., H]; by rows [..., 1], where the gradient is."""
     if isinstance(e_g, int) and not by_rows:
         return e_g
-    return torch.as_tensor(e_g, device=g.device).expand(*g.shape[:-1], 1)
+    return spread(e_g, (*g.shape[:-1], 1), g)
 
 
 def refuse_packed(*_: Any) -> Any:
@@ -183,13 +178,7 @@ def _stacked(*states: BFPValue) -> BFPValue:
     But where layers of one exponent each differ by more than 15 binades.
     """
     parts = [s.resolved() for s in states]
-    own = [e for _, e in parts if isinstance(e, Tensor)]
-    if not own:
-        return BFPValue(*kernels.of(parts[0][0]).stacked(parts, 32, STATE_BITS))
-    codes = torch.stack([c for c, _ in parts]).long()
-    live = (codes != 0).any(-1, keepdim=True)
-    exponent = torch.where(live, torch.stack(own) - STATE_BITS, formats.EXPONENT_MIN)
-    return BFPValue((codes << STATE_BITS).to(torch.int32), exponent)
+    return BFPValue(*kernels.of(parts[0][0]).stacked(parts, 32, STATE_BITS))
 
 
 def _stacked_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, ...]:

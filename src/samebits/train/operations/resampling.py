@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import rows
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.copies import added, copies
@@ -22,7 +21,7 @@ from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import BFPValue
+from samebits.train.value import BFPValue, moved_part
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
 MAX_WEIGHTS = 1 << 31  # of all places of an output that hold one position of the input
@@ -40,7 +39,7 @@ def _padded(x: BFPValue, sizes: tuple[int, ...]) -> BFPValue:
     padded = functional.pad(codes, sizes)
     if isinstance(exponent, Tensor):
         own = functional.pad(exponent.expand(codes.shape), sizes, value=formats.EXPONENT_MIN)
-        padded, exponent = rows.moved(padded, own, lambda v: v)
+        padded, exponent = moved_part((padded, own), lambda v: v)
     return BFPValue(padded, exponent, x.bits, layer_bits=x.layer_bits)
 
 

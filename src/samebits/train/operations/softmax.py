@@ -37,7 +37,7 @@ def _softmax(x: BFPValue) -> tuple[BFPValue, tuple[Any, ...]]:
     by_rows = isinstance(exponent, Tensor)
     found: Exponent = SOFTMAX_EXPONENT
     if by_rows:
-        found = torch.full(rows.row_size(codes.shape), SOFTMAX_EXPONENT, device=y.device)
+        found = rows.spread(SOFTMAX_EXPONENT, rows.row_size(codes.shape), y)
     result = BFPValue(y.view(codes.shape), found, layer_bits=x.layer_bits)
     return result, (saved, (e_saved, by_rows))
 
