@@ -1,4 +1,5 @@
-"""Compilation of a network: to packages of C, and to firmware of the neural processor."""
+"""Compilation of a network: to packages of C, for inference or training, and to firmware of the
+neural processor."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from samebits.ir.integer.transfer import transfer_tables
 from samebits.model import LITE_FILE, ONNX_FILE, Model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.image import FOLDER_FORMAT, encoded, firmware_sha256
+from samebits.ondevice.package import code_of_run
 from samebits.onnx import to_qdq
 from samebits.onnx.writer.emit import model_bytes
-from samebits.results import CompiledNetwork, Firmware
+from samebits.results import CompiledNetwork, CompiledTraining, Firmware
+from samebits.train.run.restore import StoppedRun
 from samebits.verification.package import AUDIO, packaged
 
 
@@ -63,6 +66,14 @@ def package_of(
         sha256,
         None if key is None else out / signature_of(REPORT),
     )
+
+
+def training_of(run: StoppedRun, out: Path, batch: int, prefix: str) -> CompiledTraining:
+    """Write the C that trains the network of a run on."""
+    progress.stage("generating C")
+    code = code_of_run(run, batch, prefix)
+    sha256 = replace_folder(out.absolute(), code.files)
+    return CompiledTraining(str(run.path), out.absolute(), code, run, sha256)
 
 
 def firmware_of(

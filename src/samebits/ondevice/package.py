@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import torch
@@ -13,16 +13,19 @@ from torch import nn
 
 from samebits.codegen.names import checked_prefix
 from samebits.csrc import flat
+from samebits.data.options import TASKS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ondevice.emit import first_state, header, source
 from samebits.ondevice.places import Places, SgdOptions, place
 from samebits.ondevice.record import record as tape_of
-from samebits.ondevice.state import TrainingState, to_bytes
+from samebits.ondevice.state import TrainingState, from_bytes, to_bytes
 from samebits.ondevice.tape import StepTape
 from samebits.train.convert import model_input
 from samebits.train.graph import TrainingGraph
 from samebits.train.recording import record
+from samebits.train.run.checkpoint import Checkpoint
 from samebits.train.run.config import TrainConfig
+from samebits.train.run.restore import StoppedRun
 
 KERNELS = (
     *("ondevice/samebits_train.h", "ondevice/train_scalars.h", "ondevice/train_sgd.h"),
@@ -30,7 +33,7 @@ KERNELS = (
     *("ondevice/train_products.c", "ondevice/train_sgd.c", "ondevice/train_state.c"),
     "ondevice/train_weights.c",
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
-    *("training/shift.h", "samebits_integer.h"),
+    *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
 )
 LIBRARY = "samebits"  # the folder of the kernels
 FORMAT = "samebits-training-1"
@@ -47,6 +50,46 @@ class TrainingCode:
     tape: StepTape
     places: Places
     files: Mapping[str, bytes]
+
+
+def code_of_run(run: StoppedRun, batch: int, prefix: str) -> TrainingCode:
+    """The C that trains on where a run stands. Errors as `training_code`."""
+    if run.task != TASKS[0]:
+        raise UnsupportedError(
+            f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
+        )
+    made = (run.model, run.config, run.input_shape, _state_of(run.checkpoint))
+    return training_code(*made, batch=batch, prefix=prefix)
+
+
+def _state_of(checkpoint: Checkpoint) -> TrainingState:
+    return TrainingState(checkpoint.model, checkpoint.optimizer["state"], checkpoint.step)
+
+
+def state_bytes(checkpoint: Checkpoint, places: Places) -> bytes:
+    """The bytes of a checkpoint's state. Raises InputError for one of another network."""
+    for held in places.parameters:
+        found = checkpoint.model.get(f"{held.parameter.name}.codes")
+        shape = None if found is None else tuple(found.shape)
+        if shape != held.parameter.shape:
+            raise InputError(
+                f"expected the parameter {held.parameter.name} of shape {held.parameter.shape} in "
+                f"the checkpoint, found {shape}; give a run of the network that was compiled"
+            )
+    return to_bytes(_state_of(checkpoint), places)
+
+
+def trained_on(checkpoint: Checkpoint, data: bytes, places: Places) -> Checkpoint:
+    """A checkpoint of a run with the state that C has saved after it.
+
+    It can be trained on and evaluated; exponents for deployment are frozen when training ends.
+    Raises InputError for bytes that are no state of this network.
+    """
+    state = from_bytes(data, places)
+    optimizer = {**checkpoint.optimizer, "state": state.moments}
+    return replace(
+        checkpoint, step=state.step, model=state.model, optimizer=optimizer, exponents=None
+    )
 
 
 def training_code(

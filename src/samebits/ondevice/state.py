@@ -27,7 +27,7 @@ class TrainingState:
     step:    how many steps were made
     """
 
-    model: Mapping[str, Tensor]
+    model: dict[str, Tensor]
     moments: Mapping[int, Mapping[str, Any]]
     step: int
 

@@ -1,8 +1,7 @@
 /* Batch norm (5, 7): exact sums, binary64 scalars of every channel in the order that the definition
  * writes, integer multiply-add. */
-#include <string.h>
-
 #include "real.h"
+#include "samebits_bytes.h"
 #include "train_scalars.h"
 
 /* sqrt(v) rounded once, v > 0: the root of the significand, shifted to an even power of two, digit

@@ -1,6 +1,5 @@
 /* ReLU, pools and dropout (5, 7). */
-#include <string.h>
-
+#include "samebits_bytes.h"
 #include "train_scalars.h"
 
 void samebits_train_relu(int8_t *x, int32_t n) {

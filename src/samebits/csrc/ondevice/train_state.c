@@ -1,7 +1,6 @@
 /* The state of a network as bytes, little-endian on every machine, and back. */
-#include <string.h>
-
 #include "real.h"
+#include "samebits_bytes.h"
 #include "train_scalars.h"
 
 static const uint8_t MAGIC[8] = {'s', 'b', 't', 'r', 'a', 'i', 'n', '1'};

@@ -1,6 +1,5 @@
 /* Gradients of weights and biases with their updates: no weight gradient is ever stored (4, 7). */
-#include <string.h>
-
+#include "samebits_bytes.h"
 #include "train_sgd.h"
 
 #define LANES 4

@@ -166,6 +166,35 @@ def _without_exponents(
     return UnsupportedError(f"{expected}; finish the run with --resume")
 
 
+@dataclass(frozen=True, eq=False)
+class StoppedRun:
+    """A run after a step, with all that it takes to train on.
+
+    checkpoint: its optimizer's state too. input_shape: as Dataset.input_shape
+    """
+
+    path: Path  # of its checkpoint
+    model: nn.Module
+    config: TrainConfig
+    checkpoint: Checkpoint
+    input_shape: Shape
+    task: str
+
+
+@ledger.load()
+def open_run(
+    path: Path, arch: str | nn.Module | None = None, say: Callable[[str], None] = lambda text: None
+) -> StoppedRun:
+    """The run of a training folder or checkpoint, where its training stands.
+
+    `arch` is as `restore_engine` takes it. Raises InputError or CheckpointError.
+    """
+    found, checkpoint = open_checkpoint(path, say)
+    config, shape, _ = _restored_config(found, checkpoint)
+    engine, _, _ = _restored(found, checkpoint, arch)
+    return StoppedRun(found, engine.model, config, checkpoint, shape, _task(found, checkpoint))
+
+
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
     """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
     return _restored_config(path, checkpoint)[1]
