@@ -20,7 +20,6 @@ from samebits.excerpt import Part, excerpt_of, part_and_rest
 from samebits.network import Network
 from samebits.results import (
     Audit,
-    CompiledTraining,
     Evaluation,
     TrainingRun,
 )
@@ -31,6 +30,7 @@ from samebits.sources import called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
+    from samebits.building import CompiledTraining
     from samebits.contract import Contract
     from samebits.data import LabelledReading
     from samebits.data.options import PartReading
@@ -574,7 +574,8 @@ def compile_training(
             raise InputError(f"--{option} does not apply to --train, found {value}; leave it out")
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
-    return training_of(opened, Path(out), count, "model" if prefix is None else prefix)
+    name = "model" if prefix is None else prefix
+    return training_of(opened, Path(out), count, name, arch)
 
 
 @settled

@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from samebits.ir.integer.transfer import TransferTables
     from samebits.model import Model
     from samebits.npu.machine.program import Program
-    from samebits.ondevice.package import TrainingCode
     from samebits.predictions import Prediction
     from samebits.recompute.plan.cost import Device
     from samebits.recompute.plan.plan import Plan
     from samebits.train.run.config import TrainConfig
     from samebits.train.run.loop import TrainResult
-    from samebits.train.run.restore import StoppedRun
     from samebits.verification.compare import Verdict
     from samebits.verification.trace import Parting
     from samebits.verification.training_trace import TrainingParting
@@ -323,90 +321,6 @@ class Profile(Reported):
         from samebits.reports.profile import profile_report
 
         return profile_report(self.source, self.board, self.layers, self.total)
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledTraining(Reported):
-    """A folder of C that trains the network of a run on, with the bits of `samebits.train`.
-
-    code: its tape, its memory and its files. report_sha256: of report.json, which states that of
-    all other files
-    """
-
-    source: str
-    folder: Path
-    code: TrainingCode
-    run: StoppedRun
-    report_sha256: str = ""
-
-    @settled
-    def state(self, run: str | Path | None = None) -> bytes:
-        """The bytes that NAME_state_load takes: of this run, or of another of the same network.
-
-        Raises InputError for a run of another network, and CheckpointError.
-        """
-        from samebits.ondevice.package import state_bytes
-        from samebits.train.run.restore import open_checkpoint
-
-        checkpoint = self.run.checkpoint
-        if run is not None:
-            checkpoint = open_checkpoint(Path(run), lambda text: None)[1]
-        return state_bytes(checkpoint, self.code.places)
-
-    @settled
-    def checkpoint(self, state: bytes, out: str | Path) -> Path:
-        """Write what NAME_state_save gave as a checkpoint of the run, into a folder.
-
-        `samebits.evaluate` takes it, and so does `samebits train --resume` beside the run's
-        config.json. Raises InputError for bytes that are no state of this network.
-        """
-        from samebits.ondevice.package import trained_on
-        from samebits.train.run.checkpoint import write_checkpoint
-
-        made = trained_on(self.run.checkpoint, state, self.code.places)
-        Path(out).mkdir(parents=True, exist_ok=True)
-        return write_checkpoint(Path(out), made)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        places = self.code.places
-        return {
-            "model": self.source,
-            "out": str(self.folder),
-            "prefix": self.code.prefix,
-            "batch": self.code.tape.batch,
-            "step": self.run.checkpoint.step,
-            "report_sha256": self.report_sha256,
-            "bytes": {
-                "state": places.state,
-                "saved_state": places.saved,
-                "arena": places.arena,
-                "arena_bound": places.bound,
-            },
-        }
-
-    def report(self) -> Report:
-        """Memory of a step, and where the C is."""
-        tape, places = self.code.tape, self.code.places
-        elements = sum(p.size for p in tape.parameters)
-        rows = [
-            ("state", f"{places.state:,}"),
-            ("beside it, for a step", f"{places.arena - places.state:,}"),
-            ("arena", f"{places.arena:,}"),
-            ("saved state", f"{places.saved:,}"),
-        ]
-        return Report(
-            f"Training step of {printable(self.source)} in C",
-            f"{elements:,} parameters, batches of up to {tape.batch}, after step "
-            f"{self.run.checkpoint.step}",
-            [
-                section(
-                    Table(("memory", "bytes"), rows),
-                    *_sealed(self.report_sha256, None),
-                    f"written: {self.folder}; {self.code.prefix}.h tells its functions",
-                )
-            ],
-        )
 
 
 @dataclass(frozen=True, eq=False)

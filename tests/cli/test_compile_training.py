@@ -6,9 +6,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import samebits as sb
 from on_device import Device, batches
+from samebits.errors import InputError
 from samebits.ondevice.state import from_bytes
 
 
@@ -36,6 +38,15 @@ def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
     assert compiled.state(path) == device.state()
     assert from_bytes(compiled.state(path), compiled.code.places).step == 4
     assert sb.evaluate(path, "digits").correct is not None
+    images, labels = (torch.cat(each) for each in zip(*batches(3, 4), strict=True))
+    same = compiled.verify(images[:10], labels[:10], 0.05)
+    assert same
+    assert same.to_dict()["steps"] == 3
+    assert "3 steps in C and in PyTorch, state and loss after each: equal" in str(same.report())
+    with pytest.raises(InputError, match=r"expected images \[n, 1, 8, 8\]"):
+        compiled.verify(images[:, :, 1:], labels)
+    with pytest.raises(InputError, match="refuses them with code 2"):
+        compiled.verify(images, labels + 7)
     again = sb.compile_training(path, tmp_path / "d")
     assert np.array_equal(list(again.state()), list(device.state()))
 

@@ -47,6 +47,7 @@ def test_every_step_is_that_of_pytorch(tmp_path, name):
         ("mlp", ["-O2"], {"lr": 0.5, "weight_decay": 0.01, "short": True}),
         ("dropout", ["-O2"], {"lr": 0.3, "batch": 5}),
         ("chain", ["-O2"], {"lr": 0.3, "momentum": 0.5}),
+        ("chain", ["-O3", "-march=native", "-std=gnu99", "-ffp-contract=fast"], {}),
         ("chain", ["-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"], {}),
     ],
 )

@@ -28,10 +28,10 @@ from samebits.train.run.config import TrainConfig
 from samebits.train.run.restore import StoppedRun
 
 KERNELS = (
-    *("ondevice/samebits_train.h", "ondevice/train_scalars.h", "ondevice/train_sgd.h"),
+    *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
     *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
     *("ondevice/train_products.c", "ondevice/train_sgd.c", "ondevice/train_state.c"),
-    "ondevice/train_weights.c",
+    *("ondevice/train_sgd.h", "ondevice/train_weights.c"),
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
 )
@@ -58,7 +58,7 @@ def code_of_run(run: StoppedRun, batch: int, prefix: str) -> TrainingCode:
         raise UnsupportedError(
             f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
         )
-    made = (run.model, run.config, run.input_shape, _state_of(run.checkpoint))
+    made = (run.engine.model, run.config, run.input_shape, _state_of(run.checkpoint))
     return training_code(*made, batch=batch, prefix=prefix)
 
 

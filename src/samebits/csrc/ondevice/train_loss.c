@@ -1,4 +1,6 @@
 /* Real inputs (5), and the cross-entropy of class indices (6.2). */
+#include "train_exact.h"
+
 #include "powers.h"
 #include "real.h"
 #include "train_scalars.h"

@@ -1,5 +1,7 @@
 /* Batch norm (5, 7): exact sums, binary64 scalars of every channel in the order that the definition
  * writes, integer multiply-add. */
+#include "train_exact.h"
+
 #include "real.h"
 #include "samebits_bytes.h"
 #include "train_scalars.h"
