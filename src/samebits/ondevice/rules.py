@@ -111,7 +111,7 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     w, b = made.parameter(gamma), made.parameter(beta)
     own = len(t.statistics)
     t.statistics += [StoredStatistics(made.names[id(s)][0], channels) for s in (mean, var)]
-    y, saved, room = t.array(z.shape, 8), t.room(24 * channels), t.room(16 * channels)
+    y, saved, room = t.array(z.shape, 8), t.room(24 * channels), t.room(8 * channels)
     head = f"{geometry}, {codes(z, 0)}, {exponent(z)}"
     tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
     tail += f", &{exponent(y)})"

@@ -113,7 +113,7 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
                           int32_t *e_z);
 
 /* By the statistics of this shard, which `saved` keeps; by the running ones, and saved is room.
- * room: 4 numbers a channel. */
+ * room: 2 numbers a channel. */
 int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y);

@@ -69,8 +69,8 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
     return joint_value(beta, k) - saved[k].centre * saved[k].a;
 }
 
-/* y = requantize(z * M + B, 8), of saved centres and inverses. room: M, B, and the smallest and the
- * largest code of every channel. */
+/* y = requantize(z * M + B, 8), of saved centres and inverses. room: M and B of every
+ * channel. */
 static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
                       const samebits_parameter *gamma, const samebits_parameter *beta,
                       samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y) {
@@ -87,7 +87,7 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
     }
     e = (int32_t)fits_of(bound, 30);
     for (k = 0; k < c; k++) {
-        int32_t *own = room + 4 * k, low = Q8, high = -Q8;
+        int32_t *own = room + 2 * k, low = Q8, high = -Q8;
         int64_t least, most;
         for (r = 0; r < s->rows; r++) {
             const int32_t code = z[r * c + k];
@@ -102,7 +102,7 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
     shift = narrowed(top, 8, &e);
     for (r = 0; r < s->rows; r++)
         for (k = 0; k < c; k++)
-            y[r * c + k] = (int8_t)down32(z[r * c + k] * room[4 * k] + room[4 * k + 1], shift);
+            y[r * c + k] = (int8_t)down32(z[r * c + k] * room[2 * k] + room[2 * k + 1], shift);
     *e_y = e;
     return in_range(e);
 }
