@@ -2,8 +2,11 @@
 #include "train_scalars.h"
 
 SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
-    int32_t a = 0, i;
-    for (i = 0; i < n; i++) a += (int32_t)x[i] * w[i];
+    int32_t a = 0;
+    for (; n >= 4; n -= 4, x += 4, w += 4)
+        a += (int32_t)x[0] * w[0] + (int32_t)x[1] * w[1] + (int32_t)x[2] * w[2] +
+             (int32_t)x[3] * w[3];
+    for (; n; n--) a += (int32_t)*x++ * *w++;
     return a;
 }
 

@@ -45,11 +45,24 @@ int samebits_train_sgd_start(Sgd *d, samebits_parameter *p, const samebits_sgd *
                              int32_t e_g);
 void samebits_train_sgd_end(Sgd *d);
 
+/* rne(v * 2**-s) of |v| < 2**26: where it shifts to the right, in 32 bits. */
+SAMEBITS_INLINE int64_t down26(int32_t v, int32_t s) {
+    if (s <= 0) return (int64_t)((uint64_t)(int64_t)v << -s);
+    return s > 26 ? 0 : samebits_round32(v, s);
+}
+
+/* `stochastic` of a < 2**26, in 32 bits where they hold it. */
+SAMEBITS_INLINE int64_t stochastic26(uint32_t a, int32_t s, uint32_t bits) {
+    if (s < 11) return stochastic((int64_t)a, s, bits);
+    if (s > 41) return 0;
+    return (int64_t)(((s <= 16 ? a << (16 - s) : a >> (s - 16)) + bits) >> 16);
+}
+
 /* u of 2.1, of a code of V. */
 SAMEBITS_INLINE int64_t step_of(int32_t m, int32_t code, int32_t shift_u, uint32_t w_v) {
     const int32_t size = magnitude32(code);
-    const int64_t u = stochastic((int64_t)((uint32_t)m * (uint32_t)(512 + (size & 511))),
-                                 shift_u - (size >> 9), w_v * 0x9E37u & 65535u);
+    const int64_t u = stochastic26((uint32_t)m * (uint32_t)(512 + (size & 511)),
+                                   shift_u - (size >> 9), w_v * 0x9E37u & 65535u);
     return size == 0 ? 0 : code < 0 ? -u : u;
 }
 
@@ -71,8 +84,8 @@ SAMEBITS_INLINE void sgd_element(Sgd *d, int32_t i, int32_t g) {
     if (o->decay.m) sum += down64((int64_t)o->decay.m * joint_at(p, i), d->by_j);
     if (d->old && p->v[i]) {
         const int32_t v = p->v[i], magnitude = magnitude32(v);
-        const int64_t q = (int64_t)((uint32_t)o->momentum.m * (uint32_t)(512 + (magnitude & 511)));
-        sum += down64(v < 0 ? -q : q, d->by_v - (magnitude >> 9));
+        const int32_t q = o->momentum.m * (512 + (magnitude & 511));
+        sum += down26(v < 0 ? -q : q, d->by_v - (magnitude >> 9));
     }
     size = samebits_magnitude64(sum);
     n = length_of(size);

@@ -2,16 +2,16 @@
 #include "samebits_bytes.h"
 #include "train_sgd.h"
 
-#define LANES 4
-
-/* Where the outputs lie that meet a tap, and how pointers to the gradient and to the input move
- * over them. */
+/* One direction in which outputs lie: how many, and how far apart in gradient and input. */
 typedef struct {
-    int32_t rows, cols, images;
-    int32_t g, x;             /* of the first one */
-    int32_t g_col, x_col;     /* to the next column */
-    int32_t g_row, x_row;     /* from the end of a row to the next */
-    int32_t g_image, x_image; /* from the end of the rows to the next image */
+    int32_t count, g, x;
+} Along;
+
+/* The outputs that meet a tap, of which the first lies at g and x: images, rows, columns, in an
+ * order that puts the most in the innermost loop, the last. */
+typedef struct {
+    int32_t g, x;
+    Along by[3];
 } Walk;
 
 /* The outputs [first, last) along one axis that meet the tap k. */
@@ -23,46 +23,77 @@ static void meeting(int32_t k, int32_t outputs, int32_t side, int32_t stride, in
     *first = low, *last = high;
 }
 
+/* The outer direction joins the inner one where both are one run. */
+static void join(Along *outer, Along *inner) {
+    if (outer->g != inner->count * inner->g || outer->x != inner->count * inner->x) return;
+    inner->count *= outer->count;
+    outer->count = 1;
+}
+
+static void swap(Along *a, Along *b) {
+    const Along held = *a;
+    *a = *b, *b = held;
+}
+
 static Walk walk_of(const samebits_conv *s, int32_t ky, int32_t kx) {
     int32_t y0, y1, u0, u1;
     Walk v;
     meeting(ky, s->oh, s->h, s->stride_y, s->pad_y, &y0, &y1);
     meeting(kx, s->ow, s->w, s->stride_x, s->pad_x, &u0, &u1);
-    v.rows = u1 > u0 ? y1 - y0 : 0, v.cols = u1 - u0, v.images = v.rows ? s->n : 0;
     v.g = (y0 * s->ow + u0) * s->o;
     v.x = ((y0 * s->stride_y + ky - s->pad_y) * s->w + u0 * s->stride_x + kx - s->pad_x) * s->c;
-    v.g_col = s->o, v.x_col = s->stride_x * s->c;
-    v.g_row = (s->ow - v.cols) * s->o;
-    v.x_row = (s->stride_y * s->w - s->stride_x * v.cols) * s->c;
-    v.g_image = (s->oh - v.rows) * s->ow * s->o;
-    v.x_image = (s->h - s->stride_y * v.rows) * s->w * s->c;
-    if (v.images && !v.g_row && !v.x_row && !v.g_image && !v.x_image)
-        v.cols *= v.images * v.rows, v.rows = v.images = 1; /* one run over everything: a matrix */
+    v.by[0] = (Along){s->n, s->oh * s->ow * s->o, s->h * s->w * s->c};
+    v.by[1] = (Along){y1 - y0, s->ow * s->o, s->stride_y * s->w * s->c};
+    v.by[2] = (Along){u1 - u0, s->o, s->stride_x * s->c};
+    if (y1 <= y0 || u1 <= u0) {
+        v.by[0].count = 0;
+        return v;
+    }
+    join(&v.by[1], &v.by[2]);
+    join(&v.by[0], &v.by[v.by[1].count == 1 ? 2 : 1]);
+    if (v.by[1].count > v.by[2].count) swap(&v.by[1], &v.by[2]);
+    if (v.by[0].count > v.by[2].count) swap(&v.by[0], &v.by[2]);
     return v;
 }
 
-/* Sums of G * x for LANES channels of a weight. */
-#define WEIGHT_SUMS(name, type)                                                                    \
-    static void name(const Walk *v, const type *g, const int8_t *x, int32_t lanes, int64_t *sum) { \
-        int64_t a = 0, b = 0, c = 0, d = 0;                                                        \
-        const int32_t g_col = v->g_col, x_col = v->x_col, rows = v->rows, cols = v->cols;          \
-        int32_t n, y, u, l;                                                                        \
+#define LANES 4
+
+/* Sums of G * x for some channels of a weight: for LANES of them along one direction, for one, and
+ * for up to LANES along all. */
+#define WEIGHT_SUMS(all, four, one, type)                                                          \
+    static void four(const type *g, const int8_t *x, const Along *by, int64_t *sum) {              \
+        int64_t a = sum[0], b = sum[1], c = sum[2], d = sum[3];                                    \
+        const int32_t g_step = by->g, x_step = by->x;                                              \
+        int32_t i;                                                                                 \
+        for (i = by->count; i; i--, g += g_step, x += x_step) {                                    \
+            const int32_t k = *g;                                                                  \
+            a += (int64_t)k * x[0], b += (int64_t)k * x[1];                                        \
+            c += (int64_t)k * x[2], d += (int64_t)k * x[3];                                        \
+        }                                                                                          \
+        sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;                                            \
+    }                                                                                              \
+    static int64_t one(const type *g, const int8_t *x, const Along *by) {                          \
+        const int32_t g_step = by->g, x_step = by->x;                                              \
+        int64_t a = 0;                                                                             \
+        int32_t i;                                                                                 \
+        for (i = by->count; i; i--, g += g_step, x += x_step) a += (int64_t)*g * *x;               \
+        return a;                                                                                  \
+    }                                                                                              \
+    static void all(const Walk *v, const type *g, const int8_t *x, int32_t lanes, int64_t *sum) {  \
+        int32_t i, j, l;                                                                           \
         for (l = 0; l < LANES; l++) sum[l] = 0;                                                    \
-        for (n = v->images; n; n--, g += v->g_image, x += v->x_image)                              \
-            for (y = rows; y; y--, g += v->g_row, x += v->x_row)                                   \
+        for (i = 0; i < v->by[0].count; i++)                                                       \
+            for (j = 0; j < v->by[1].count; j++) {                                                 \
+                const type *gs = g + i * v->by[0].g + j * v->by[1].g;                              \
+                const int8_t *xs = x + i * v->by[0].x + j * v->by[1].x;                            \
                 if (lanes == LANES)                                                                \
-                    for (u = cols; u; u--, g += g_col, x += x_col) {                               \
-                        const int32_t k = *g;                                                      \
-                        a += (int64_t)k * x[0], b += (int64_t)k * x[1];                            \
-                        c += (int64_t)k * x[2], d += (int64_t)k * x[3];                            \
-                    }                                                                              \
+                    four(gs, xs, &v->by[2], sum);                                                  \
                 else                                                                               \
-                    for (u = cols; u; u--, g += g_col, x += x_col)                                 \
-                        for (l = 0; l < lanes; l++) sum[l] += (int64_t)*g * x[l];                  \
-        if (lanes == LANES) sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;                        \
+                    for (l = 0; l < lanes; l++) sum[l] += one(gs, xs + l, &v->by[2]);              \
+            }                                                                                      \
     }
-WEIGHT_SUMS(weight_sums32, int32_t)
-WEIGHT_SUMS(weight_sums16, int16_t)
+WEIGHT_SUMS(weight_sums32, four_sums32, one_sum32, int32_t)
+WEIGHT_SUMS(weight_sums16, four_sums16, one_sum16, int16_t)
 
 /* The sums of one output, by element: their largest magnitude, or with d their updates. */
 static int64_t output_sums(const samebits_conv *s, const samebits_gradient *g, const int8_t *x,
