@@ -113,6 +113,14 @@ def test_a_layer_without_an_instruction_is_named(layers, said):
         code_of(run, options)
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(64, 64), nn.Dropout(0.5)])
+def test_a_layer_that_is_called_twice_is_named(layer):
+    options = config()
+    layers = (nn.Flatten(), layer, nn.ReLU(), layer, nn.Linear(64, 10))
+    with pytest.raises(UnsupportedError, match=r"layer '1' .*(shares|called twice)"):
+        code_of(engine(nn.Sequential(*layers), options), options)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -49,7 +49,7 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         "conv",
         ["count", *sides, shape.co, shape.kh, shape.kw, *shape.stride, *shape.padding],
     )
-    w, b = made.parameter(weight), made.parameter(bias)
+    w, b = made.parameter(node, weight), made.parameter(node, bias)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
     last = made.next(node) is None
     if last:
@@ -108,7 +108,7 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     places = z.sample // channels
     t.least = max(t.least, 2 if places == 1 else 1)
     geometry = record_of("norm", [f"count * {places}", channels, repr(eps), repr(momentum)])
-    w, b = made.parameter(gamma), made.parameter(beta)
+    w, b = made.parameter(node, gamma), made.parameter(node, beta)
     own = len(t.statistics)
     t.statistics += [StoredStatistics(made.names[id(s)][0], channels) for s in (mean, var)]
     y, saved, room = t.array(z.shape, 8), t.room(24 * channels), t.room(8 * channels)
@@ -228,6 +228,9 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     t, x = made.tape, _given(made, node)
     if draws is not None:
         raise unsupported(node, "stochastic depth")
+    if mask.__self__.site in made.sites:
+        raise unsupported(node, "a Dropout that is called twice")
+    made.sites.add(mask.__self__.site)
     if x.sample != x.shape[-1] and x.shape[-1] != 1:
         raise unsupported(node, "a Dropout of images of several channels")
     made.arrays[node.outputs[0]] = x

@@ -38,6 +38,7 @@ class TapeWriter:
     readers:  the node that reads each value; the output has none
     backward: of the nodes so far
     handled:  nodes that are part of an earlier one's instruction
+    sites:    of dropouts so far
     names:    of parameters and buffers, by identity, and numbers of parameters
     """
 
@@ -48,9 +49,10 @@ class TapeWriter:
     readers: dict[int, TrainingNode] = field(default_factory=dict)
     backward: list[Backward] = field(default_factory=list)
     handled: set[int] = field(default_factory=set)
+    sites: set[int] = field(default_factory=set)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
 
-    def parameter(self, argument: Any) -> str:
+    def parameter(self, node: TrainingNode, argument: Any) -> str:
         """A parameter of a node, as C, which joins the state; NULL for none."""
         if argument is None:
             return "NULL"
@@ -58,9 +60,10 @@ class TapeWriter:
         value = self.graph.parameters[argument.index]
         name, index = self.names[id(value)]
         stored = StoredParameter(name, tuple(value.shape), index)
-        if stored not in self.tape.parameters:
-            self.tape.parameters.append(stored)
-        return f"&p[{self.tape.parameters.index(stored)}]"
+        if stored in self.tape.parameters:
+            raise unsupported(node, f"the parameter {name}, which it shares,")
+        self.tape.parameters.append(stored)
+        return f"&p[{len(self.tape.parameters) - 1}]"
 
     def next(self, node: TrainingNode) -> TrainingNode | None:
         """The node that reads the output of one."""
