@@ -14,6 +14,7 @@ from samebits.kernels import ConvShape, Window
 from samebits.kernels.averages import Averages
 from samebits.ondevice.tape import (
     Array,
+    Room,
     StoredStatistics,
     codes,
     exponent,
@@ -25,7 +26,7 @@ from samebits.ondevice.writer import TapeWriter, instruction, unsupported
 from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
-MOST_POSITIONS = 255  # of a window: places are bytes
+MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 
 
 def _given(made: TapeWriter, node: TrainingNode) -> Array:
@@ -57,9 +58,11 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
         t.forward.append(instruction(node, call, x, y))
     else:
-        y, sums = t.array(out, 8), t.room(4 * t.batch * _product(out[1:]))
+        y, sums = t.array(out, 8), t.room(4 * _product(out))
+        mask, rooms = _clamped(made, node, y, 3)
         call = f"samebits_train_products({head}, {pointer('int32_t', 2)}, {codes(y, 1)}"
-        t.forward.append(instruction(node, f"{call}, &{exponent(y)})", x, y, sums))
+        call += f", &{exponent(y)}, {mask})"
+        t.forward.append(instruction(node, call, x, y, sums, *rooms))
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
     first = not node.wanted[0]
@@ -113,9 +116,10 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     t.statistics += [StoredStatistics(made.names[id(s)][0], channels) for s in (mean, var)]
     y, saved, room = t.array(z.shape, 8), t.room(24 * channels), t.room(8 * channels)
     head = f"{geometry}, {codes(z, 0)}, {exponent(z)}"
+    mask, masks = _clamped(made, node, y, 4)
     tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
-    tail += f", &{exponent(y)})"
-    rooms = (z, y, saved, room)
+    tail += f", &{exponent(y)}, {mask})"
+    rooms = (z, y, saved, room, *masks)
     call = f"samebits_train_norm({head}, {w}, {b}, {tail}"
     t.forward.append(instruction(node, call, *rooms))
     call = f"samebits_train_norm_run({head}, {w}, {b}, s[{own}], s[{own + 1}], {tail}"
@@ -140,23 +144,40 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     made.backward.append(backward)
 
 
+def _clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
+    """The mask of the ReLU that takes the exact sums of a node, as C, and its room; none where
+    another takes them. Between both they may be moved."""
+    after = made.next(node)
+    while after is not None and after.operation.name == "Reshape":
+        after = made.next(after)
+    if after is None or after.operation.name != "Relu":
+        return "NULL", []
+    made.masks[id(after)] = made.tape.room((_product(y.shape) + 7) // 8)
+    return pointer("uint8_t", place), [made.masks[id(after)]]
+
+
 def _relu(made: TapeWriter, node: TrainingNode) -> None:
-    """ReLU in the place of its input; before a pool it is part of it."""
-    if node.arguments[1] is not None:
+    """ReLU: of exact sums part of what computes them, of codes in their place.
+
+    Before a pool its mask joins the places of the maxima.
+    """
+    if node.arguments[1] != 0:
         raise unsupported(node, "ReLU6")
     t, x, after = made.tape, _given(made, node), made.next(node)
     made.arrays[node.outputs[0]] = x
+    if id(node) not in made.masks:
+        made.masks[id(node)] = t.room((_product(x.shape) + 7) // 8)
+        call = f"samebits_train_relu({codes(x, 0)}, count * {x.sample}, {pointer('uint8_t', 1)})"
+        t.forward.append(instruction(node, call, x, made.masks[id(node)], fails=False))
+        t.run.append(t.forward[-1])
+    mask = made.masks[id(node)]
     if after is not None and after.operation.name == "MaxPool":
-        made.handled.add(id(node))
         return
-    call = f"samebits_train_relu({codes(x, 0)}, count * {x.sample})"
-    t.forward.append(instruction(node, call, x, fails=False))
-    t.run.append(t.forward[-1])
 
     def backward(g: Array) -> Array:
-        call = f"samebits_train_relu_gradient(m + {{0}}, {g.width}, {codes(x, 1)}, "
+        call = f"samebits_train_relu_gradient(m + {{0}}, {g.width}, {pointer('uint8_t', 1)}, "
         call += f"count * {x.sample})"
-        t.backward.append(instruction(node, call, g, x, fails=False))
+        t.backward.append(instruction(node, call, g, mask, fails=False))
         return g
 
     made.backward.append(backward)
@@ -174,23 +195,24 @@ def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
     if not plain or window.size > MOST_POSITIONS:
         raise unsupported(node, "windows that overlap, or leave the image,")
     before = next(n for n in made.graph.instructions if n.outputs == (slot.index,))
-    relu = int(id(before) in made.handled)
-    geometry = record_of("pool", ["count", h, w, c, oh, ow, *window.kernel, relu])
+    mask = made.masks.get(id(before))
+    passing, masks = (pointer("uint8_t", 3), [mask]) if mask is not None else ("NULL", [])
+    geometry = record_of("pool", ["count", h, w, c, oh, ow, *window.kernel])
     out = (t.batch, oh, ow, c)
     # Maxima have the exponent of their input.
     y = Array(t.room(_product(out)), x.exponent, 8, out)
     where = t.room(y.room.size)
-    call = f"samebits_train_max_pool({geometry}, {codes(x, 0)}, {codes(y, 1)}, "
+    call = f"samebits_train_max_pool({geometry}, {codes(x, 0)}, {passing}, {codes(y, 1)}, "
     call += f"{pointer('uint8_t', 2)})"
-    t.forward.append(instruction(node, call, x, y, where, fails=False))
+    t.forward.append(instruction(node, call, x, y, where, *masks, fails=False))
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
     def backward(g: Array) -> Array:
         dx = t.array(x.shape, 32)
-        call = f"samebits_train_max_pool_gradient({geometry}, {gradient(g, 0)}, {codes(y, 1)}, "
-        call += f"{pointer('uint8_t', 2)}, {codes(dx, 3)}, &{exponent(dx)})"
-        t.backward.append(instruction(node, call, g, y, where, dx, fails=False))
+        call = f"samebits_train_max_pool_gradient({geometry}, {gradient(g, 0)}, "
+        call += f"{pointer('uint8_t', 1)}, {codes(dx, 2)}, &{exponent(dx)})"
+        t.backward.append(instruction(node, call, g, where, dx, fails=False))
         return dx
 
     made.backward.append(backward)
@@ -205,7 +227,7 @@ def _average(made: TapeWriter, node: TrainingNode) -> None:
     whole = means.rows, means.columns, means.heights, means.widths
     if whole != (((0, h),), ((0, w),), (h,), (w,)):
         raise unsupported(node, "means of parts of an image")
-    geometry = record_of("pool", ["count", h, w, c, 1, 1, h, w, 0])
+    geometry = record_of("pool", ["count", h, w, c, 1, 1, h, w])
     y, sums = t.array((t.batch, 1, 1, c), 8), t.room(4 * t.batch * c)
     call = f"samebits_train_average({geometry}, {codes(x, 0)}, {exponent(x)}, "
     call += f"{pointer('int32_t', 2)}, {codes(y, 1)}, &{exponent(y)})"

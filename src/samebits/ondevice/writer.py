@@ -37,7 +37,7 @@ class TapeWriter:
     arrays:   of the graph's values, by number
     readers:  the node that reads each value; the output has none
     backward: of the nodes so far
-    handled:  nodes that are part of an earlier one's instruction
+    masks:    of ReLU nodes, by identity
     sites:    of dropouts so far
     names:    of parameters and buffers, by identity, and numbers of parameters
     """
@@ -48,7 +48,7 @@ class TapeWriter:
     arrays: dict[int, Array] = field(default_factory=dict)
     readers: dict[int, TrainingNode] = field(default_factory=dict)
     backward: list[Backward] = field(default_factory=list)
-    handled: set[int] = field(default_factory=set)
+    masks: dict[int, Room] = field(default_factory=dict)
     sites: set[int] = field(default_factory=set)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
 

@@ -64,11 +64,9 @@ typedef struct {
     int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x;
 } samebits_conv;
 
-/* Windows of kh by kw that do not overlap, and lie in the image. relu: a ReLU comes before the
- * maxima; both never fall, so that its mask is the sign of the maximum wherever a gradient
- * arrives. */
+/* Windows of kh by kw that do not overlap, and lie in the image. */
 typedef struct {
-    int32_t n, h, w, c, oh, ow, kh, kw, relu;
+    int32_t n, h, w, c, oh, ow, kh, kw;
 } samebits_pool;
 
 typedef struct {
@@ -103,11 +101,14 @@ typedef struct {
 
 int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e);
 
-/* Outputs of 8 bits, or the logits, of 32. bias: or NULL. sums: room for all, or NULL: they are
- * computed twice. */
+/* A mask of n elements has (n + 7) / 8 bytes: bit i % 8 of byte i / 8 is set where a ReLU lets
+ * element i pass, by the integer that it clamped. Where a mask is given, the exact sums are clamped
+ * before they are rounded (5); NULL: there is no ReLU. */
+
+/* Outputs of 8 bits, or the logits, of 32. bias: or NULL. sums: room for all. */
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
-                            int32_t *sums, int8_t *y, int32_t *e_y);
+                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask);
 int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
                           const samebits_parameter *w, const samebits_parameter *bias, int32_t *z,
                           int32_t *e_z);
@@ -116,14 +117,21 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
  * room: 2 numbers a channel. */
 int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
-                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y);
+                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                        uint8_t *mask);
 int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
-                            int32_t *room, int8_t *y, int32_t *e_y);
+                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask);
 
-void samebits_train_relu(int8_t *x, int32_t n);
-void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, int8_t *y, uint8_t *where);
+/* A ReLU of codes, in their place. */
+void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask);
+
+/* where: the place of the first maximum in its window, and SAMEBITS_TRAIN_STOPPED where the mask of
+ * a ReLU before it (or NULL) lets no gradient pass there. */
+#define SAMEBITS_TRAIN_STOPPED 128
+void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint8_t *mask,
+                             int8_t *y, uint8_t *where);
 int samebits_train_average(const samebits_pool *s, const int8_t *x, int32_t e, int32_t *sums,
                            int8_t *y, int32_t *e_y);
 int samebits_train_dropout(const samebits_dropout *s, const samebits_sgd *o, const int8_t *x,
@@ -139,8 +147,8 @@ void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_
 int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out);
 int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
                                   const samebits_parameter *w, int16_t *dx, int32_t *e_dx);
-void samebits_train_relu_gradient(void *g, int32_t width, const int8_t *y, int32_t n);
-void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g, const int8_t *y,
+void samebits_train_relu_gradient(void *g, int32_t width, const uint8_t *mask, int32_t n);
+void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g,
                                       const uint8_t *where, int32_t *dx, int32_t *e_dx);
 void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g, int32_t *dx,
                                      int32_t *e_dx);

@@ -69,13 +69,14 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
     return joint_value(beta, k) - saved[k].centre * saved[k].a;
 }
 
-/* y = requantize(z * M + B, 8), of saved centres and inverses. room: M and B of every
- * channel. */
+/* y = requantize(z * M + B, 8), of saved centres and inverses; with a mask, of sums that a ReLU
+ * clamps. room: M and B of every channel. */
 static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
                       const samebits_parameter *gamma, const samebits_parameter *beta,
-                      samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y) {
+                      samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                      uint8_t *mask) {
     const int32_t c = s->c;
-    int32_t e, shift, k, r;
+    int32_t e, shift, k, r, i = 0;
     double bound = 0;
     int64_t top = 0;
     for (k = 0; k < c; k++) {
@@ -95,21 +96,26 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
         }
         own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
         own[1] = (int32_t)coded(shift_of(beta, saved, k), e);
-        least = samebits_magnitude64((int64_t)low * own[0] + own[1]);
-        most = samebits_magnitude64((int64_t)high * own[0] + own[1]);
+        least = (int64_t)low * own[0] + own[1], most = (int64_t)high * own[0] + own[1];
+        if (!mask) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
         top = SAMEBITS_MAX(top, least), top = SAMEBITS_MAX(top, most);
     }
     shift = narrowed(top, 8, &e);
     for (r = 0; r < s->rows; r++)
-        for (k = 0; k < c; k++)
-            y[r * c + k] = (int8_t)down32(z[r * c + k] * room[2 * k] + room[2 * k + 1], shift);
+        for (k = 0; k < c; k++, i++) {
+            const int32_t sum = z[i] * room[2 * k] + room[2 * k + 1];
+            const int32_t acc = mask ? SAMEBITS_MAX(sum, 0) : sum;
+            y[i] = (int8_t)down32(acc, shift);
+            if (mask) mask_put(mask, i, acc > 0);
+        }
     *e_y = e;
     return in_range(e);
 }
 
 int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
-                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y) {
+                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                        uint8_t *mask) {
     const double n = s->rows;
     int32_t k;
     for (k = 0; k < s->c; k++) {
@@ -117,19 +123,19 @@ int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
         saved[k].centre = times_power((double)own.sum / n, e_z);
         saved[k].inv = 1.0 / root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
 }
 
 int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
-                            int32_t *room, int8_t *y, int32_t *e_y) {
+                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask) {
     int32_t k;
     for (k = 0; k < s->c; k++) {
         saved[k].centre = mean[k];
         saved[k].inv = 1.0 / root(var[k] + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
 }
 
 /* Reals to codes of 32 bits at the smallest exponent that holds them, which has no limit (1). */

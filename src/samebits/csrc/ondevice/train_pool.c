@@ -2,15 +2,18 @@
 #include "samebits_bytes.h"
 #include "train_scalars.h"
 
-void samebits_train_relu(int8_t *x, int32_t n) {
-    int32_t i;
-    for (i = 0; i < n; i++) x[i] = (int8_t)(x[i] > 0 ? x[i] : 0);
-}
-
-void samebits_train_relu_gradient(void *g, int32_t width, const int8_t *y, int32_t n) {
+void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask) {
     int32_t i;
     for (i = 0; i < n; i++) {
-        if (y[i] > 0) continue;
+        mask_put(mask, i, x[i] > 0);
+        x[i] = (int8_t)(x[i] > 0 ? x[i] : 0);
+    }
+}
+
+void samebits_train_relu_gradient(void *g, int32_t width, const uint8_t *mask, int32_t n) {
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        if (mask_at(mask, i)) continue;
         if (width == 16)
             ((int16_t *)g)[i] = 0;
         else
@@ -23,26 +26,26 @@ SAMEBITS_INLINE int32_t pixel(const samebits_pool *s, int32_t n, int32_t i, int3
     return ((n * s->h + i * s->kh + t / s->kw) * s->w + j * s->kw + t % s->kw) * s->c;
 }
 
-void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, int8_t *y, uint8_t *where) {
-    const int32_t least = s->relu ? 0 : -Q8;
+void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint8_t *mask,
+                             int8_t *y, uint8_t *where) {
     int32_t n, i, j, k, t;
     for (n = 0; n < s->n; n++)
         for (i = 0; i < s->oh; i++)
             for (j = 0; j < s->ow; j++)
                 for (k = 0; k < s->c; k++) {
-                    int32_t best = least - 1, at = 0;
+                    int32_t best = -Q8 - 1, at = 0, stopped;
                     for (t = 0; t < s->kh * s->kw; t++) {
-                        const int32_t code = x[pixel(s, n, i, j, t) + k];
-                        const int32_t v = SAMEBITS_MAX(code, least);
+                        const int32_t v = x[pixel(s, n, i, j, t) + k];
                         if (v > best) best = v, at = t;
                     }
+                    stopped = mask && !mask_at(mask, pixel(s, n, i, j, at) + k);
                     *y++ = (int8_t)best;
-                    *where++ = (uint8_t)at;
+                    *where++ = (uint8_t)(at | (stopped ? SAMEBITS_TRAIN_STOPPED : 0));
                 }
 }
 
 /* Windows do not overlap, so `shorten` leaves the sums as they are. */
-void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g, const int8_t *y,
+void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g,
                                       const uint8_t *where, int32_t *dx, int32_t *e_dx) {
     int32_t n, i, j, k, at = 0, any = 0;
     memset(dx, 0, (size_t)(s->n * s->h * s->w * s->c) * sizeof *dx);
@@ -50,9 +53,9 @@ void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient 
         for (i = 0; i < s->oh; i++)
             for (j = 0; j < s->ow; j++)
                 for (k = 0; k < s->c; k++, at++) {
-                    const int32_t v = gradient_at(&g, at);
+                    const int32_t v = gradient_at(&g, at), t = where[at];
                     any |= v;
-                    if (!s->relu || y[at] > 0) dx[pixel(s, n, i, j, where[at]) + k] = v;
+                    if (t < SAMEBITS_TRAIN_STOPPED) dx[pixel(s, n, i, j, t) + k] = v;
                 }
     *e_dx = any ? g.e : EXPONENT_MIN;
 }

@@ -45,13 +45,16 @@ static Bias bias_of(const samebits_parameter *b, int32_t *e) {
     return r;
 }
 
-/* The largest magnitude of all sums. keep: where they go, or NULL; codes: 8 bits of them times
- * 2**-shift, or NULL. */
-static int32_t sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                       const samebits_parameter *b, Bias by, int32_t *keep, int8_t *codes,
-                       int32_t shift) {
+/* The largest magnitude of all sums, and the largest sum. */
+typedef struct {
+    int32_t size, high;
+} Reach;
+
+static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
+                     const samebits_parameter *b, Bias by, int32_t *sums) {
     const int32_t k = s->kh * s->kw * s->c;
-    int32_t top = 0, n, y, u, o, ky;
+    Reach reach = {0, 0};
+    int32_t n, y, u, o, ky;
     for (n = 0; n < s->n; n++)
         for (y = 0; y < s->oh; y++)
             for (u = 0; u < s->ow; u++) {
@@ -66,25 +69,27 @@ static int32_t sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
                     if (by.on)
                         acc = down32(acc, by.sums) + (int32_t)down64(joint_at(b, o), by.joint);
                     size = magnitude32(acc);
-                    top = SAMEBITS_MAX(top, size);
-                    if (keep) *keep++ = acc;
-                    if (codes) *codes++ = (int8_t)down32(acc, shift);
+                    reach.size = SAMEBITS_MAX(reach.size, size);
+                    reach.high = SAMEBITS_MAX(reach.high, acc);
+                    *sums++ = acc;
                 }
             }
-    return top;
+    return reach;
 }
 
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
-                            int32_t *sums, int8_t *y, int32_t *e_y) {
+                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask) {
     const int32_t size = s->n * s->oh * s->ow * s->o;
     int32_t e = e_x + w->s->e_w, shift, i;
     const Bias by = bias_of(bias, &e);
-    shift = narrowed(sum_all(s, x, w->w, bias, by, sums, NULL, 0), 8, &e);
-    if (sums)
-        for (i = 0; i < size; i++) y[i] = (int8_t)down32(sums[i], shift);
-    else
-        sum_all(s, x, w->w, bias, by, NULL, y, shift);
+    const Reach reach = sum_all(s, x, w->w, bias, by, sums);
+    shift = narrowed(mask ? reach.high : reach.size, 8, &e);
+    for (i = 0; i < size; i++) {
+        const int32_t acc = mask ? SAMEBITS_MAX(sums[i], 0) : sums[i];
+        y[i] = (int8_t)down32(acc, shift);
+        if (mask) mask_put(mask, i, acc > 0);
+    }
     *e_y = e;
     return in_range(e);
 }
@@ -97,7 +102,7 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
     *e_z = e_x + w->s->e_w;
     {
         const Bias by = bias_of(bias, e_z);
-        shift = shortened(sum_all(s, x, w->w, bias, by, z, NULL, 0), e_z);
+        shift = shortened(sum_all(s, x, w->w, bias, by, z).size, e_z);
     }
     for (i = 0; shift && i < size; i++) z[i] = down32(z[i], shift);
     return SAMEBITS_TRAIN_OK;

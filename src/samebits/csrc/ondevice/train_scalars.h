@@ -52,6 +52,16 @@ SAMEBITS_INLINE int32_t gradient_at(const samebits_gradient *g, int32_t i) {
     return g->width == 16 ? ((const int16_t *)g->codes)[i] : ((const int32_t *)g->codes)[i];
 }
 
+/* Element i of a mask, of elements in order: the first of a byte clears it. */
+SAMEBITS_INLINE void mask_put(uint8_t *mask, int32_t i, int32_t passes) {
+    const uint8_t bit = (uint8_t)(passes << (i & 7));
+    mask[i >> 3] = (uint8_t)(i & 7 ? mask[i >> 3] | bit : bit);
+}
+
+SAMEBITS_INLINE int32_t mask_at(const uint8_t *mask, int32_t i) {
+    return mask[i >> 3] >> (i & 7) & 1;
+}
+
 /* round(a, s) of 1.4 with 16 random bits; a >= 0. */
 SAMEBITS_INLINE int64_t stochastic(int64_t a, int32_t s, uint32_t bits) {
     if (s <= 0) return a << -s;
