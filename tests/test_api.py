@@ -31,9 +31,9 @@ RNG = np.random.default_rng(0)
 X = RNG.random((12, 1, 6, 6)).astype(np.float32)
 SEQUENCES = RNG.normal(size=(6, 5, 4)).astype(np.float32)
 FUNCTIONS = [
-    *("audit", "compare", "concord", "convert", "doctor", "evaluate", "explain", "fit"),
-    *("inspect", "load", "measure_device", "memory_limit", "plan", "quantize", "report", "ship"),
-    *("simulate", "within"),
+    *("audit", "compare", "compile_training", "concord", "convert", "doctor", "evaluate"),
+    *("explain", "fit", "inspect", "load", "measure_device", "memory_limit", "plan"),
+    *("quantize", "report", "ship", "simulate", "within"),
 ]
 
 

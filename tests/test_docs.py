@@ -116,7 +116,7 @@ def needs(*backends: str) -> None:
             pytest.skip(reason)
 
 
-SLOW = ("compare", "deploy", "language", "lstm", "report", "train")
+SLOW = ("compare", "deploy", "language", "lstm", "on-device", "report", "train")
 
 
 def params(pages: Iterable[str]) -> list[object]:
@@ -133,6 +133,7 @@ SHORT = (
     "data",
     "faq",
     "numerics",
+    "on-device",
     "predict",
     "python",
     "report",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from samebits import train
     from samebits.api import (
         audit,
+        compile_training,
         convert,
         evaluate,
         fit,
@@ -57,7 +58,10 @@ _HOMES = {
     "simulate": "samebits.firmware",
     "within": "samebits.recompute.capture.front",
     **dict.fromkeys(
-        ("audit", "convert", "evaluate", "fit", "inspect", "load", "quantize", "report"),
+        (
+            *("audit", "compile_training", "convert", "evaluate", "fit", "inspect", "load"),
+            *("quantize", "report"),
+        ),
         "samebits.api",
     ),
 }
@@ -68,6 +72,7 @@ __all__ = [
     "__version__",
     "audit",
     "compare",
+    "compile_training",
     "concord",
     "convert",
     "doctor",

@@ -30,6 +30,7 @@ from samebits.sources import called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
+    from samebits.building import CompiledTraining
     from samebits.contract import Contract
     from samebits.data import LabelledReading
     from samebits.data.options import PartReading
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
+    "compile_training",
     "convert",
     "evaluate",
     "fit",
@@ -535,6 +537,45 @@ def report(
 
         return run_report(run, str(error))
     return net.report(**options | {"seed": seed}, run=run)
+
+
+@settled
+def compile_training(
+    run: str | Path,
+    out: str | Path,
+    *,
+    target: str = "c",
+    batch: int | None = None,
+    prefix: str | None = None,
+    arch: str | nn.Module | None = None,
+    **others: Any,
+) -> CompiledTraining:
+    """C99 that trains the network of a run on: every step has the bits of `samebits.train`.
+
+    run:    a training folder or a checkpoint, whose weights, optimizer and options the C takes
+    out:    folder to write; an earlier package there is replaced
+    target: c
+    batch:  the most samples of a step, by default 8; a step is one shard
+    prefix: of every name, by default `model`
+    arch:   as `load` takes it
+    others: options of `Network.compile` that do not apply: none may be given
+
+    Raises InputError and CheckpointError for what is no run, UnsupportedError, which names the
+    layer or the option, for a run that C cannot train on yet (docs/guide/on-device.md).
+    """
+    from samebits.building import training_of
+    from samebits.train.run.restore import open_run
+
+    if target != "c":
+        raise InputError(f"--train: expected --target c, found {target}; leave out --target")
+    for name, value in others.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} does not apply to --train, found {value}; leave it out")
+    opened = open_run(Path(run), arch, progress.note)
+    count = 8 if batch is None else batch
+    name = "model" if prefix is None else prefix
+    return training_of(opened, Path(out), count, name, arch)
 
 
 @settled

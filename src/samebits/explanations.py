@@ -42,6 +42,7 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         "codegen": "unsupported-c",
         "kernels": "unsupported-training",
         "npu": "unsupported-npu",
+        "ondevice": "unsupported-c",
         "onnx": "unsupported-onnx",
         "pytorch": "unsupported-pytorch",
         "recompute": "unsupported-plan",
@@ -61,6 +62,7 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         "model": "input-model",
         "npu": "input-npu",
         "numerics": "input-numbers",
+        "ondevice": "input-c",
         "onnx": "input-onnx",
         "pytorch": "input-pytorch",
         "quantization": "input-quantization",
@@ -73,7 +75,7 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         "train": "input-training",
         "verification": "input-verification",
     },
-    SamebitsError: {None: "failed-write", "codegen": "failed-run"},
+    SamebitsError: {None: "failed-write", "codegen": "failed-run", "ondevice": "failed-run"},
 }
 
 

@@ -68,6 +68,15 @@ def compile_command(
             "and values.",
         ),
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train", help="c: a training step, from where a run stands (--target c alone)."
+        ),
+    ] = False,
+    train_batch: Annotated[
+        int | None, whole("c: the most samples of a training step [default: 8].", 1, 2048)
+    ] = None,
     sign: Sign = None,
     report: Page = None,
     arch: Arch = None,
@@ -75,26 +84,35 @@ def compile_command(
     as_json: AsJson = False,
     **part: Any,
 ) -> None:
-    """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware."""
-    if sizes is None and target == "c":
+    """Generate portable C (sources, Makefile, test vectors, memory report), or NPU firmware.
+
+    With --train, C that trains the network of a training folder or checkpoint on.
+    """
+    on_device = train or train_batch is not None
+    if sizes is None and target == "c" and not on_device:
         sizes = True
+    options: dict[str, Any] = {
+        "target": target,
+        "prefix": prefix,
+        "cpu": cpu,
+        "package": package,
+        "sizes": sizes,
+        "native_dim": native_dim,
+        "mantissa": mantissa,
+        "requantize": requantize,
+        "steps": steps,
+        "stream": stream,
+        "sign": sign,
+    }
+    result: Any
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch, **part).compile(
-            out,
-            target=target,
-            prefix=prefix,
-            cpu=cpu,
-            package=package,
-            sizes=sizes,
-            native_dim=native_dim,
-            mantissa=mantissa,
-            requantize=requantize,
-            steps=steps,
-            stream=stream,
-            sign=sign,
-        )
+        if on_device:
+            given = {"arch": arch, "batch": train_batch, **options, **part}
+            result = api.compile_training(model, out, **given)
+        else:
+            result = api.load(model, arch=arch, **part).compile(out, **options)
         if report is not None:
             result.report().save(report)
     show(result, as_json, *([] if report is None else [report]))

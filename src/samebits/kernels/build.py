@@ -93,7 +93,7 @@ def _chosen(arch: str | None) -> tuple[tuple[str, ...], str, dict[str, str]]:
 @functools.cache
 def sources() -> dict[str, str]:
     """Texts of the kernels by file name, and of what runs lists of their calls."""
-    texts = flat(["samebits_integer.h", *FILES])
+    texts = flat(["samebits_bytes.h", "samebits_integer.h", *FILES])
     return texts | {"routine.c": declarations.runner(texts.values())}
 
 

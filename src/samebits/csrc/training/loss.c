@@ -5,51 +5,7 @@
  * p * A < 2**53, and sums of a * d are below 2**61. */
 #include "exponent.h"
 #include "parallel.h"
-
-/* log2(s) - 24 in units of 2**-24 by 24 steps of squaring; s >= 2**24. */
-static int64_t log2_24(int64_t s) {
-    int64_t length = 63 - __builtin_clzll((unsigned long long)s), bits = 0;
-    int64_t v = length >= 30 ? s >> (length - 30) : s << (30 - length);
-    for (int i = 0; i < 24; i++) {
-        v = v * v >> 30;
-        int64_t high = v >> 31;
-        bits = 2 * bits + high;
-        v >>= high;
-    }
-    return ((length - 24) << 24) + bits;
-}
-
-/* How an exponent shifts d * log2(e) * 2**30 into units of 2**-16. */
-typedef struct {
-    int left, right;
-} Units;
-
-static Units units_of(int64_t exponent) {
-    const int64_t shift = exponent - 14;
-    return (Units){shift < 0 ? 0 : shift > 22 ? 22 : (int)shift,
-                   shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift};
-}
-
-/* p of a code at a distance d from the largest. Tables have 256 entries. */
-SAMEBITS_INLINE int64_t power(int64_t d, Units by, const int64_t *t1, const int64_t *t2) {
-    const int64_t log2_e = 1549082005, cap = (int64_t)1 << 21;
-    int64_t u = d * log2_e >> by.right;
-    u = u > cap >> by.left ? cap : u << by.left;
-    const int64_t f = u & 65535, whole = u >> 16;
-    return whole > 24 ? 0 : (t1[f >> 8] * t2[f & 255] >> 30) >> (6 + whole);
-}
-
-/* p of a row z[c] whose largest code is `top`; their sum. */
-static int64_t powers(const int32_t *z, int64_t c, int64_t top, int64_t exponent, const int64_t *t1,
-                      const int64_t *t2, int64_t *p) {
-    const Units by = units_of(exponent);
-    int64_t total = 0;
-    for (int64_t j = 0; j < c; j++) {
-        p[j] = power(top - z[j], by, t1, t2);
-        total += p[j];
-    }
-    return total;
-}
+#include "powers.h"
 
 /* Gradient codes of logits [n][c], for class indices (6.2, a row of the target -1 does not count)
  * or, where `target` is null, for the amounts a [n][c] (6.3); log2(S) - 24 and the sum of distances

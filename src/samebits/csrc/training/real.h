@@ -2,8 +2,7 @@
 #ifndef SAMEBITS_REAL_H
 #define SAMEBITS_REAL_H
 
-#include <string.h>
-
+#include "samebits_bytes.h"
 #include "samebits_integer.h"
 
 SAMEBITS_INLINE int64_t bits_of(double v) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -166,6 +166,39 @@ def _without_exponents(
     return UnsupportedError(f"{expected}; finish the run with --resume")
 
 
+@dataclass(frozen=True, eq=False)
+class StoppedRun:
+    """A run after a step, with all that it takes to train on, in one shard.
+
+    input_shape: as Dataset.input_shape
+    """
+
+    path: Path  # of its checkpoint
+    engine: Engine
+    config: TrainConfig
+    checkpoint: Checkpoint
+    input_shape: Shape
+    task: str
+
+
+@ledger.load()
+def open_run(
+    path: Path, arch: str | nn.Module | None = None, say: Callable[[str], None] = lambda text: None
+) -> StoppedRun:
+    """The run of a training folder or checkpoint, where its training stands.
+
+    `arch` is as `restore_engine` takes it. Raises InputError or CheckpointError.
+    """
+    found, checkpoint = open_checkpoint(path, say)
+    config, shape, _ = _restored_config(found, checkpoint)
+    engine, _, _ = _restored(found, checkpoint, arch, shards=1)
+    try:
+        engine.optimizer.load_state_dict(checkpoint.optimizer)
+    except (LookupError, TypeError, ValueError) as error:
+        raise _not_written(found, InputError(str(error))) from error
+    return StoppedRun(found, engine, config, checkpoint, shape, _task(found, checkpoint))
+
+
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
     """The input shape a checkpoint's model was trained on. Raises CheckpointError."""
     return _restored_config(path, checkpoint)[1]
@@ -238,10 +271,19 @@ def restore_engine(
 
 
 def _restored(
-    path: Path, checkpoint: Checkpoint, arch: str | nn.Module | None, device: torch.device = CPU
+    path: Path,
+    checkpoint: Checkpoint,
+    arch: str | nn.Module | None,
+    device: torch.device = CPU,
+    shards: int | None = None,
 ) -> tuple[Engine, Shape, int]:
-    """The engine of a checkpoint, its input shape and class count. Raises CheckpointError."""
+    """The engine of a checkpoint, its input shape and class count. Raises CheckpointError.
+
+    shards: of a batch, by default those of the run
+    """
     config, input_shape, classes = _restored_config(path, checkpoint)
+    if shards is not None:
+        config = replace(config, shards=shards)
     _check_arch(path, config.arch, arch)
     if config.arch in ARCHITECTURES:
         _check_sizes(path, checkpoint, config, input_shape, classes)

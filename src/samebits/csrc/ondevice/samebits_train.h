@@ -1,0 +1,215 @@
+/* A training step on a device: the operations that generated C calls, one for every instruction.
+ *
+ * The arithmetic is docs/spec/training.md, whose sections stand in brackets. Integers, and binary64
+ * for the scalars of batch norms, the rate and the loss alone; no allocation, no recursion, no
+ * libm, no variable outside the caller's memory. Images are [n, h, w, c], weights [o, kh, kw, i].
+ *
+ * The exponent of a result follows from the largest magnitude of all its sums, so that an operation
+ * keeps its wide sums, where it is given room, or computes them twice. */
+#ifndef SAMEBITS_TRAIN_H
+#define SAMEBITS_TRAIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What every function of a generated package returns. But for SAMEBITS_TRAIN_OK the state is what
+ * it was before the call, every byte. */
+enum {
+    SAMEBITS_TRAIN_OK = 0,
+    SAMEBITS_TRAIN_RANGE = 1,  /* an exponent would leave its range: training diverged */
+    SAMEBITS_TRAIN_LABEL = 2,  /* a label is not below the number of classes */
+    SAMEBITS_TRAIN_COUNT = 3,  /* samples: less than 1 (2 with batch norms), or above the batch */
+    SAMEBITS_TRAIN_INPUT = 4,  /* an input is not finite */
+    SAMEBITS_TRAIN_ARENA = 5,  /* the arena is too small, or its address no multiple of 8 */
+    SAMEBITS_TRAIN_STATE = 6,  /* a saved state of another network, cut short, or damaged */
+    SAMEBITS_TRAIN_RATE = 7    /* a learning rate that is negative or not finite */
+};
+
+/* What a step does with its updates: prove by bounds that none can fail, and make them; compute all
+ * that can fail, and make none; make them. */
+enum { SAMEBITS_TRAIN_PROVE, SAMEBITS_TRAIN_CHECK, SAMEBITS_TRAIN_COMMIT };
+
+/* The exponents of a parameter: of W (2), and of V with its largest code (1.4; 0 without a V). */
+typedef struct {
+    int32_t e_w, e_v, top_v;
+} samebits_scale;
+
+/* A parameter (2) in the arena, and its number among those of the optimizer. */
+typedef struct {
+    int8_t *w;
+    int16_t *a, *v;
+    samebits_scale *s;
+    int32_t n;
+    uint32_t index;
+} samebits_parameter;
+
+/* m * 2**x (3); m is 0 where the term is left out. */
+typedef struct {
+    int32_t m, x;
+} samebits_coefficient;
+
+/* SGD (4) in one step, and whether it makes updates. */
+typedef struct {
+    samebits_coefficient rate, momentum, decay;
+    uint32_t seed, step;
+    int32_t mode;
+} samebits_sgd;
+
+/* A convolution; a linear layer is one of images [1, 1, c]. */
+typedef struct {
+    int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x;
+} samebits_conv;
+
+/* Windows of kh by kw that do not overlap, and lie in the image. */
+typedef struct {
+    int32_t n, h, w, c, oh, ow, kh, kw;
+} samebits_pool;
+
+typedef struct {
+    int32_t rows, c;
+    double eps, momentum;
+} samebits_norm;
+
+/* What the backward pass of a batch norm needs of a channel. */
+typedef struct {
+    double centre, inv, a;
+} samebits_channel;
+
+/* Words below the threshold drop their element; the others are multiplied by the scale. */
+typedef struct {
+    int32_t n;
+    uint32_t threshold, site;
+    samebits_coefficient scale;
+} samebits_dropout;
+
+/* A gradient: codes of 16 or 32 bits, and their exponent. */
+typedef struct {
+    const void *codes;
+    int32_t width, e;
+} samebits_gradient;
+
+/* Magnitudes of gradients are at most 2**reach; `sure` while no exponent can leave its range. */
+typedef struct {
+    int32_t reach, sure;
+} samebits_bounds;
+
+/* --- forward --------------------------------------------------------------------------------- */
+
+int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e);
+
+/* A mask of n elements has (n + 7) / 8 bytes: bit i % 8 of byte i / 8 is set where a ReLU lets
+ * element i pass, by the integer that it clamped. Where a mask is given, the exact sums are clamped
+ * before they are rounded (5); NULL: there is no ReLU. */
+
+/* Outputs of 8 bits, or the logits, of 32. bias: or NULL. sums: room for all. */
+int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                            const samebits_parameter *w, const samebits_parameter *bias,
+                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask);
+int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                          const samebits_parameter *w, const samebits_parameter *bias, int32_t *z,
+                          int32_t *e_z);
+
+/* By the statistics of this shard, which `saved` keeps; by the running ones, and saved is room.
+ * room: 2 numbers a channel. */
+int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
+                        const samebits_parameter *gamma, const samebits_parameter *beta,
+                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                        uint8_t *mask);
+int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
+                            const samebits_parameter *gamma, const samebits_parameter *beta,
+                            const double *mean, const double *var, samebits_channel *saved,
+                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask);
+
+/* A ReLU of codes, in their place. */
+void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask);
+
+/* where: the place of the first maximum in its window, and SAMEBITS_TRAIN_STOPPED where the mask of
+ * a ReLU before it (or NULL) lets no gradient pass there. */
+#define SAMEBITS_TRAIN_STOPPED 128
+void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint8_t *mask,
+                             int8_t *y, uint8_t *where);
+int samebits_train_average(const samebits_pool *s, const int8_t *x, int32_t e, int32_t *sums,
+                           int8_t *y, int32_t *e_y);
+int samebits_train_dropout(const samebits_dropout *s, const samebits_sgd *o, const int8_t *x,
+                           int32_t e_x, int8_t *y, int32_t *e_y);
+
+/* The gradient of the logits [n][c], of 32 bits. tables: T1, then T2, 256 numbers each. */
+void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_t e,
+                                  const uint8_t *labels, const int64_t *tables, int64_t *row,
+                                  int32_t *g, int32_t *e_g, double *loss);
+
+/* --- backward -------------------------------------------------------------------------------- */
+
+int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out);
+int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
+                                  const samebits_parameter *w, int16_t *dx, int32_t *e_dx);
+void samebits_train_relu_gradient(void *g, int32_t width, const uint8_t *mask, int32_t n);
+void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g,
+                                      const uint8_t *where, int32_t *dx, int32_t *e_dx);
+void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g, int32_t *dx,
+                                     int32_t *e_dx);
+void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_sgd *o,
+                                     samebits_gradient g, int32_t *out, int32_t *e_out);
+
+/* The gradient of z, and updates of gamma and beta. dz may lie where g does, if that has 32 bits.
+ * room: 4 numbers a channel, codes: one. */
+int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
+                                 int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
+                                 const samebits_channel *saved, const samebits_sgd *o,
+                                 double *room, int32_t *codes, int32_t *dz, int32_t *e_dz);
+
+/* --- updates --------------------------------------------------------------------------------- */
+
+/* The gradient of a weight, of which no element is stored, and its update; of a bias; of a
+ * parameter whose gradient of 32 bits lies in memory. room: one number an output. */
+int samebits_train_weight_step(const samebits_conv *s, samebits_gradient g, const int8_t *x,
+                               int32_t e_x, samebits_parameter *w, const samebits_sgd *o);
+int samebits_train_bias_step(samebits_gradient g, int32_t rows, samebits_parameter *bias,
+                             const samebits_sgd *o, int64_t *room);
+int samebits_train_vector_step(samebits_parameter *p, const samebits_sgd *o, const int32_t *g,
+                               int32_t e_g);
+
+/* Running statistics move by those of this shard. */
+void samebits_train_running(const samebits_norm *s, const int8_t *z, int32_t e_z, double *mean,
+                            double *var);
+
+/* --- bounds: along the backward pass, before anything changes -------------------------------- */
+
+void samebits_train_bound_products(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
+                                   const samebits_parameter *w, const samebits_parameter *bias,
+                                   const samebits_sgd *o);
+void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
+                               const samebits_parameter *gamma, const samebits_parameter *beta,
+                               const samebits_channel *saved, const samebits_sgd *o);
+void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s);
+
+/* --- state ----------------------------------------------------------------------------------- */
+
+/* `count` numbers of `size` bytes at an offset of the arena, in the order of the saved bytes. */
+typedef struct {
+    uint32_t offset, count, size;
+} samebits_region;
+
+#define SAMEBITS_TRAIN_HEADER 24 /* magic, network, step, checksum */
+
+/* regions: W, A and V of every parameter, then running statistics, then one of count 0. The
+ * exponents of parameters come first in the bytes. */
+int samebits_train_save(const uint8_t *arena, const samebits_region *regions,
+                        const samebits_parameter *p, int32_t parameters, uint32_t network,
+                        uint32_t step, uint8_t *to);
+int samebits_train_load(uint8_t *arena, const samebits_region *regions, samebits_parameter *p,
+                        int32_t parameters, uint32_t network, uint32_t *step, const uint8_t *from,
+                        size_t size);
+
+/* coef(rate) (3). Returns SAMEBITS_TRAIN_RATE for a negative number, and one that is not finite. */
+int samebits_train_rate(double rate, samebits_coefficient *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

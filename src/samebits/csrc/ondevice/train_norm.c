@@ -1,0 +1,235 @@
+/* Batch norm (5, 7): exact sums, binary64 scalars of every channel in the order that the definition
+ * writes, integer multiply-add. */
+#include "train_exact.h"
+
+#include "real.h"
+#include "samebits_bytes.h"
+#include "train_scalars.h"
+
+/* sqrt(v) rounded once, v > 0: the root of the significand, shifted to an even power of two, digit
+ * by digit: two bits of it a digit, then zeros. */
+static double root(double v) {
+    const Scaled s = scaled_of(v);
+    uint64_t m = (uint64_t)s.mantissa, r = 0, rest = 0;
+    int32_t x = (int32_t)s.exponent, i;
+    if (x & 1) m <<= 1, x--;
+    for (i = 54; i >= 0; i--) {
+        const int32_t at = 2 * i - 56;
+        const uint64_t two = at >= 0 ? m >> at & 3 : 0;
+        rest = rest << 2 | two;
+        r <<= 1;
+        if (rest >= (r << 1 | 1)) rest -= r << 1 | 1, r |= 1;
+    }
+    r = r << 1 | (rest != 0); /* a bit below for all the others: the conversion rounds once */
+    return times_power((double)(int64_t)r, (x - 56) / 2 - 1);
+}
+
+/* rne(v * 2**-e), |result| < 2**62. */
+static int64_t coded(double v, int32_t e) {
+    int64_t m;
+    Scaled s;
+    if (v == 0) return 0;
+    s = scaled_of(v);
+    m = down64(s.mantissa, e - (int32_t)s.exponent);
+    return v < 0 ? -m : m;
+}
+
+static double joint_value(const samebits_parameter *p, int32_t k) {
+    return times_power((double)joint_at(p, k), p->s->e_w - 15);
+}
+
+/* Sums of the n codes of a channel: S1, and n * S2 - S1 * S1. */
+typedef struct {
+    int64_t sum, spread;
+} Sums;
+
+static Sums sums_of(const samebits_norm *s, const int8_t *z, int32_t k) {
+    int64_t s1 = 0, s2 = 0;
+    int32_t r;
+    for (r = 0; r < s->rows; r++) {
+        const int32_t code = z[r * s->c + k];
+        s1 += code, s2 += code * code;
+    }
+    return (Sums){s1, s->rows * s2 - s1 * s1};
+}
+
+void samebits_train_running(const samebits_norm *s, const int8_t *z, int32_t e_z, double *mean,
+                            double *var) {
+    const double n = s->rows, old = 1.0 - s->momentum;
+    int32_t k;
+    for (k = 0; k < s->c; k++) {
+        const Sums own = sums_of(s, z, k);
+        const double v = (double)own.spread / (n * (n - 1.0));
+        mean[k] = old * mean[k] + s->momentum * times_power((double)own.sum / n, e_z);
+        var[k] = old * var[k] + s->momentum * times_power(v, 2 * e_z);
+    }
+}
+
+static double shift_of(const samebits_parameter *beta, const samebits_channel *saved, int32_t k) {
+    return joint_value(beta, k) - saved[k].centre * saved[k].a;
+}
+
+/* y = requantize(z * M + B, 8), of saved centres and inverses; with a mask, of sums that a ReLU
+ * clamps. room: M and B of every channel. */
+static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
+                      const samebits_parameter *gamma, const samebits_parameter *beta,
+                      samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                      uint8_t *mask) {
+    const int32_t c = s->c;
+    int32_t e, shift, k, r, i = 0;
+    double bound = 0;
+    int64_t top = 0;
+    for (k = 0; k < c; k++) {
+        double reach;
+        saved[k].a = joint_value(gamma, k) * saved[k].inv;
+        reach = 127.0 * magnitude_of_real(times_power(saved[k].a, e_z)) +
+                magnitude_of_real(shift_of(beta, saved, k));
+        bound = reach > bound ? reach : bound;
+    }
+    e = (int32_t)fits_of(bound, 30);
+    for (k = 0; k < c; k++) {
+        int32_t *own = room + 2 * k, low = Q8, high = -Q8;
+        int64_t least, most;
+        for (r = 0; r < s->rows; r++) {
+            const int32_t code = z[r * c + k];
+            low = SAMEBITS_MIN(low, code), high = SAMEBITS_MAX(high, code);
+        }
+        own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
+        own[1] = (int32_t)coded(shift_of(beta, saved, k), e);
+        least = (int64_t)low * own[0] + own[1], most = (int64_t)high * own[0] + own[1];
+        if (!mask) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
+        top = SAMEBITS_MAX(top, least), top = SAMEBITS_MAX(top, most);
+    }
+    shift = narrowed(top, 8, &e);
+    for (r = 0; r < s->rows; r++)
+        for (k = 0; k < c; k++, i++) {
+            const int32_t sum = z[i] * room[2 * k] + room[2 * k + 1];
+            const int32_t acc = mask ? SAMEBITS_MAX(sum, 0) : sum;
+            y[i] = (int8_t)down32(acc, shift);
+            if (mask) mask_put(mask, i, acc > 0);
+        }
+    *e_y = e;
+    return in_range(e);
+}
+
+int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
+                        const samebits_parameter *gamma, const samebits_parameter *beta,
+                        samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
+                        uint8_t *mask) {
+    const double n = s->rows;
+    int32_t k;
+    for (k = 0; k < s->c; k++) {
+        const Sums own = sums_of(s, z, k);
+        saved[k].centre = times_power((double)own.sum / n, e_z);
+        saved[k].inv = 1.0 / root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
+    }
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+}
+
+int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
+                            const samebits_parameter *gamma, const samebits_parameter *beta,
+                            const double *mean, const double *var, samebits_channel *saved,
+                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask) {
+    int32_t k;
+    for (k = 0; k < s->c; k++) {
+        saved[k].centre = mean[k];
+        saved[k].inv = 1.0 / root(var[k] + s->eps);
+    }
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+}
+
+/* Reals to codes of 32 bits at the smallest exponent that holds them, which has no limit (1). */
+static int32_t quantized(const double *v, int32_t n, int32_t *out) {
+    const double top = largest_real(v, n);
+    int32_t e, k;
+    if (top == 0) {
+        memset(out, 0, (size_t)n * sizeof *out);
+        return EXPONENT_MIN;
+    }
+    e = (int32_t)fits_of(top, 31);
+    while (coded(top, e - 1) <= Q32) e--;
+    while (coded(top, e) > Q32) e++;
+    for (k = 0; k < n; k++) out[k] = (int32_t)coded(v[k], e);
+    return e;
+}
+
+/* Scalars of a channel's gradients, in the units of reals: of gamma and beta, slope and offset. */
+static void channel_gradient(const samebits_norm *s, const samebits_gradient *g, const int8_t *z,
+                             int32_t e_z, const samebits_channel *saved, int32_t k, double *room) {
+    const double n = s->rows, a = saved->a, inv = saved->inv, centre = saved->centre;
+    int64_t sum = 0, product = 0;
+    double *gg = room, *sg = room + s->c, *slope = room + 2 * s->c, *offset = room + 3 * s->c;
+    int32_t r;
+    for (r = 0; r < s->rows; r++) {
+        const int32_t own = gradient_at(g, r * s->c + k);
+        sum += own;
+        product += (int64_t)own * z[r * s->c + k];
+    }
+    sg[k] = times_power((double)sum, g->e);
+    gg[k] = (times_power((double)product, g->e + e_z) - centre * sg[k]) * inv;
+    slope[k] = -(a * ((gg[k] / n) * inv));
+    offset[k] = -(a * (sg[k] / n)) - centre * slope[k];
+}
+
+/* dz = shorten(a * g + slope * z + offset), the integers of every channel in three rows. */
+static void along_lines(const samebits_norm *s, const samebits_gradient *g, const int8_t *z,
+                        const int64_t *lines, int32_t *dz, int32_t *e) {
+    const int64_t *slope = lines + s->c, *offset = lines + 2 * s->c;
+    int32_t pass, r, k, i, shift = 0;
+    int64_t top = 0;
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 0, r = 0; r < s->rows; r++)
+            for (k = 0; k < s->c; k++, i++) {
+                const int64_t v = (int64_t)(int32_t)lines[k] * gradient_at(g, i) + slope[k] * z[i] +
+                                  offset[k];
+                const int64_t size = samebits_magnitude64(v);
+                if (pass)
+                    dz[i] = (int32_t)down64(v, shift);
+                else
+                    top = SAMEBITS_MAX(top, size);
+            }
+        if (!pass) shift = shortened(top, e);
+    }
+}
+
+static void put(double *to, int64_t v) { memcpy(to, &v, sizeof v); }
+
+int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
+                                 int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
+                                 const samebits_channel *saved, const samebits_sgd *o,
+                                 double *room, int32_t *codes, int32_t *dz, int32_t *e_dz) {
+    const int32_t c = s->c;
+    const double *slope = room + 2 * c, *offset = room + 3 * c;
+    const double largest = g.width == 16 ? Q16 : Q32;
+    double most = 0, bound = 0;
+    int32_t e, e1, e2, k, status;
+    for (k = 0; k < c; k++) {
+        const double size = magnitude_of_real(times_power(saved[k].a, g.e));
+        double reach;
+        channel_gradient(s, &g, z, e_z, saved + k, k, room);
+        most = size > most ? size : most;
+        reach = size * largest + 127.0 * magnitude_of_real(times_power(slope[k], e_z)) +
+                magnitude_of_real(offset[k]);
+        bound = reach > bound ? reach : bound;
+    }
+    e = quantized(room, c, codes);
+    if ((status = samebits_train_vector_step(gamma, o, codes, e)) != 0) return status;
+    e = quantized(room + c, c, codes);
+    if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
+    *e_dz = EXPONENT_MIN;
+    if (most == 0) {
+        memset(dz, 0, (size_t)(s->rows * c) * sizeof *dz);
+        return SAMEBITS_TRAIN_OK;
+    }
+    e1 = (int32_t)fits_of(most, 24), e2 = (int32_t)fits_of(bound, 61);
+    e = SAMEBITS_MAX(e1, e2);
+    for (k = 0; k < c; k++) { /* in the place of what is used up */
+        const int64_t own = coded(times_power(slope[k], e_z), e);
+        put(room + 2 * c + k, coded(offset[k], e));
+        put(room + c + k, own);
+        put(room + k, coded(times_power(saved[k].a, g.e), e));
+    }
+    along_lines(s, &g, z, (const int64_t *)(const void *)room, dz, &e);
+    *e_dz = e;
+    return SAMEBITS_TRAIN_OK;
+}

@@ -1,0 +1,188 @@
+/* Linear layers and convolutions: sums forward, and gradients of inputs (5, 7). */
+#include "train_scalars.h"
+
+SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
+    int32_t a = 0;
+    for (; n >= 4; n -= 4, x += 4, w += 4)
+        a += (int32_t)x[0] * w[0] + (int32_t)x[1] * w[1] + (int32_t)x[2] * w[2] +
+             (int32_t)x[3] * w[3];
+    for (; n; n--) a += (int32_t)*x++ * *w++;
+    return a;
+}
+
+/* The taps of a window that lie in the image. */
+typedef struct {
+    int32_t y0, x0, ky0, ky1, kx0, kx1;
+} Taps;
+
+SAMEBITS_INLINE Taps taps_of(const samebits_conv *s, int32_t y, int32_t x) {
+    Taps t;
+    t.y0 = y * s->stride_y - s->pad_y, t.x0 = x * s->stride_x - s->pad_x;
+    t.ky0 = t.y0 < 0 ? -t.y0 : 0, t.ky1 = SAMEBITS_MIN(s->kh, s->h - t.y0);
+    t.kx0 = t.x0 < 0 ? -t.x0 : 0, t.kx1 = SAMEBITS_MIN(s->kw, s->w - t.x0);
+    return t;
+}
+
+/* How a bias is added: shifts of the sums and of J; `on`: some J is not zero. */
+typedef struct {
+    int32_t on, sums, joint;
+} Bias;
+
+static Bias bias_of(const samebits_parameter *b, int32_t *e) {
+    Bias r = {0, 0, 0};
+    int32_t top = 0, e_b, e_c, i;
+    if (!b) return r;
+    for (i = 0; i < b->n; i++) {
+        const int32_t j = magnitude32(joint_at(b, i));
+        top = SAMEBITS_MAX(top, j);
+    }
+    if (!top) return r;
+    e_b = b->s->e_w - 15;
+    e_c = e_b + length_of(top) - 30;
+    e_c = SAMEBITS_MAX(*e, e_c);
+    r.on = 1, r.sums = e_c - *e, r.joint = e_c - e_b;
+    *e = e_c;
+    return r;
+}
+
+/* The largest magnitude of all sums, and the largest sum. */
+typedef struct {
+    int32_t size, high;
+} Reach;
+
+static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
+                     const samebits_parameter *b, Bias by, int32_t *sums) {
+    const int32_t k = s->kh * s->kw * s->c;
+    Reach reach = {0, 0};
+    int32_t n, y, u, o, ky;
+    for (n = 0; n < s->n; n++)
+        for (y = 0; y < s->oh; y++)
+            for (u = 0; u < s->ow; u++) {
+                const Taps t = taps_of(s, y, u);
+                const int32_t run = (t.kx1 - t.kx0) * s->c;
+                const int32_t from = ((n * s->h + t.y0) * s->w + t.x0 + t.kx0) * s->c;
+                const int8_t *row = w + t.kx0 * s->c;
+                for (o = 0; o < s->o; o++, row += k) {
+                    int32_t acc = 0, size;
+                    for (ky = t.ky0; ky < t.ky1; ky++)
+                        acc += dot8(x + from + ky * s->w * s->c, row + ky * s->kw * s->c, run);
+                    if (by.on)
+                        acc = down32(acc, by.sums) + (int32_t)down64(joint_at(b, o), by.joint);
+                    size = magnitude32(acc);
+                    reach.size = SAMEBITS_MAX(reach.size, size);
+                    reach.high = SAMEBITS_MAX(reach.high, acc);
+                    *sums++ = acc;
+                }
+            }
+    return reach;
+}
+
+int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                            const samebits_parameter *w, const samebits_parameter *bias,
+                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask) {
+    const int32_t size = s->n * s->oh * s->ow * s->o;
+    int32_t e = e_x + w->s->e_w, shift, i;
+    const Bias by = bias_of(bias, &e);
+    const Reach reach = sum_all(s, x, w->w, bias, by, sums);
+    shift = narrowed(mask ? reach.high : reach.size, 8, &e);
+    for (i = 0; i < size; i++) {
+        const int32_t acc = mask ? SAMEBITS_MAX(sums[i], 0) : sums[i];
+        y[i] = (int8_t)down32(acc, shift);
+        if (mask) mask_put(mask, i, acc > 0);
+    }
+    *e_y = e;
+    return in_range(e);
+}
+
+int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                          const samebits_parameter *w, const samebits_parameter *bias, int32_t *z,
+                          int32_t *e_z) {
+    const int32_t size = s->n * s->oh * s->ow * s->o;
+    int32_t shift, i;
+    *e_z = e_x + w->s->e_w;
+    {
+        const Bias by = bias_of(bias, e_z);
+        shift = shortened(sum_all(s, x, w->w, bias, by, z).size, e_z);
+    }
+    for (i = 0; shift && i < size; i++) z[i] = down32(z[i], shift);
+    return SAMEBITS_TRAIN_OK;
+}
+
+/* --- gradients -------------------------------------------------------------------------------- */
+
+int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out) {
+    const int32_t *codes = (const int32_t *)g.codes;
+    int32_t top = 0, e = g.e, shift, i;
+    for (i = 0; i < n; i++) {
+        const int32_t size = magnitude32(codes[i]);
+        top = SAMEBITS_MAX(top, size);
+    }
+    shift = narrowed(top, 16, &e);
+    for (i = 0; i < n; i++) out[i] = (int16_t)down64(codes[i], shift);
+    *e_out = e;
+    return in_range(e);
+}
+
+#define LANES 4
+#define EXACT 516 /* outputs whose products of 16 and 8 bits a sum of 32 bits holds */
+
+/* Sums of G * w for the pixel (n, y, u), `lanes` channels from c on. */
+SAMEBITS_INLINE void input_sums(const samebits_conv *s, const int16_t *g, const int8_t *w,
+                                int32_t n, int32_t y, int32_t u, int32_t c, int32_t lanes,
+                                int64_t *sum) {
+    const int32_t k = s->kh * s->kw * s->c;
+    int32_t ky, kx, o, l, first, last;
+    for (l = 0; l < LANES; l++) sum[l] = 0;
+    for (ky = 0; ky < s->kh; ky++) {
+        const int32_t down = y + s->pad_y - ky, oy = down / s->stride_y;
+        if (down < 0 || down % s->stride_y || oy >= s->oh) continue;
+        for (kx = 0; kx < s->kw; kx++) {
+            const int32_t across = u + s->pad_x - kx, ox = across / s->stride_x;
+            const int16_t *from;
+            const int8_t *row;
+            if (across < 0 || across % s->stride_x || ox >= s->ow) continue;
+            from = g + ((n * s->oh + oy) * s->ow + ox) * s->o;
+            row = w + (ky * s->kw + kx) * s->c + c;
+            for (first = 0; first < s->o; first = last) {
+                int32_t part[LANES] = {0};
+                last = SAMEBITS_MIN(s->o, first + EXACT);
+                if (lanes == LANES)
+                    for (o = first; o < last; o++, row += k) {
+                        const int32_t v = from[o];
+                        part[0] += v * row[0], part[1] += v * row[1];
+                        part[2] += v * row[2], part[3] += v * row[3];
+                    }
+                else
+                    for (o = first; o < last; o++, row += k)
+                        for (l = 0; l < lanes; l++) part[l] += (int32_t)from[o] * row[l];
+                for (l = 0; l < LANES; l++) sum[l] += part[l];
+            }
+        }
+    }
+}
+
+int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
+                                  const samebits_parameter *w, int16_t *dx, int32_t *e_dx) {
+    int32_t e = e_g + w->s->e_w, shift = 0, pass, n, y, u, c, l;
+    int64_t top = 0, sum[LANES];
+    for (pass = 0; pass < 2; pass++) {
+        int16_t *out = dx;
+        for (n = 0; n < s->n; n++)
+            for (y = 0; y < s->h; y++)
+                for (u = 0; u < s->w; u++)
+                    for (c = 0; c < s->c; c += LANES) {
+                        const int32_t lanes = SAMEBITS_MIN(LANES, s->c - c);
+                        input_sums(s, g, w->w, n, y, u, c, lanes, sum);
+                        for (l = 0; l < lanes; l++) {
+                            const int64_t size = samebits_magnitude64(sum[l]);
+                            if (pass)
+                                *out++ = (int16_t)down64(sum[l], shift);
+                            else
+                                top = SAMEBITS_MAX(top, size);
+                        }
+                    }
+        if (!pass) shift = narrowed(top, 16, &e);
+    }
+    *e_dx = e;
+    return in_range(e);
+}

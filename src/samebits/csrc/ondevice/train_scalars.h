@@ -1,0 +1,72 @@
+/* Shifts and exponents of single numbers, and the random bits of updates. */
+#ifndef SAMEBITS_TRAIN_SCALARS_H
+#define SAMEBITS_TRAIN_SCALARS_H
+
+#include "exponent.h"
+#include "samebits_train.h"
+
+#define Q8 127
+
+/* Philox4x32-10 of a counter, in its place (1.5). */
+void samebits_train_words(uint32_t *counter, uint32_t k0, uint32_t k1);
+
+/* rne(v * 2**-s) for any s; where s < 0 the result fits. */
+SAMEBITS_INLINE int64_t down64(int64_t v, int32_t s) {
+    if (s <= 0) return (int64_t)((uint64_t)v << -s);
+    return s > 62 ? 0 : samebits_round64(v, s);
+}
+
+/* The same where |v| < 2**30 before and after, or s >= 0. */
+SAMEBITS_INLINE int32_t down32(int32_t v, int32_t s) {
+    if (s <= 0) return (int32_t)((uint32_t)v << -s);
+    return s > 30 ? 0 : samebits_round32(v, s);
+}
+
+SAMEBITS_INLINE int32_t magnitude32(int32_t v) { return v < 0 ? -v : v; }
+
+SAMEBITS_INLINE int32_t length_of(int64_t v) { return (int32_t)bit_length(v); }
+
+/* How sums up to `top` become codes of 8 or 16 bits (1.1): the shift, and the exponent. */
+SAMEBITS_INLINE int32_t narrowed(int64_t top, int bits, int32_t *e) {
+    const int32_t by = top ? (int32_t)requantize_by(top, *e, bits) : 0;
+    *e = top ? *e + by : EXPONENT_MIN;
+    return by;
+}
+
+/* The same of 32 bits (1.2). */
+SAMEBITS_INLINE int32_t shortened(int64_t top, int32_t *e) {
+    const int32_t by = top ? (int32_t)shorten_by(top) : 0;
+    *e = top ? *e + by : EXPONENT_MIN;
+    return by;
+}
+
+SAMEBITS_INLINE int in_range(int32_t e) {
+    return e > EXPONENT_MAX ? SAMEBITS_TRAIN_RANGE : SAMEBITS_TRAIN_OK;
+}
+
+SAMEBITS_INLINE int32_t joint_at(const samebits_parameter *p, int32_t i) {
+    return (int32_t)p->w[i] * 32768 - p->a[i];
+}
+
+SAMEBITS_INLINE int32_t gradient_at(const samebits_gradient *g, int32_t i) {
+    return g->width == 16 ? ((const int16_t *)g->codes)[i] : ((const int32_t *)g->codes)[i];
+}
+
+/* Element i of a mask, of elements in order: the first of a byte clears it. */
+SAMEBITS_INLINE void mask_put(uint8_t *mask, int32_t i, int32_t passes) {
+    const uint8_t bit = (uint8_t)(passes << (i & 7));
+    mask[i >> 3] = (uint8_t)(i & 7 ? mask[i >> 3] | bit : bit);
+}
+
+SAMEBITS_INLINE int32_t mask_at(const uint8_t *mask, int32_t i) {
+    return mask[i >> 3] >> (i & 7) & 1;
+}
+
+/* round(a, s) of 1.4 with 16 random bits; a >= 0. */
+SAMEBITS_INLINE int64_t stochastic(int64_t a, int32_t s, uint32_t bits) {
+    if (s <= 0) return a << -s;
+    if (s > 62) return 0;
+    return ((s <= 16 ? a << (16 - s) : a >> (s - 16)) + (int64_t)bits) >> 16;
+}
+
+#endif

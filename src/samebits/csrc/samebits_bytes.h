@@ -1,0 +1,15 @@
+/* memcpy, memset and memcmp, which a program without a C library has to have as well (GCC manual,
+ * "Standards"), but for the header that declares them. */
+#ifndef SAMEBITS_BYTES_H
+#define SAMEBITS_BYTES_H
+
+#if !defined(__STDC_HOSTED__) || __STDC_HOSTED__
+#include <string.h>
+#else
+#include <stddef.h>
+void *memcpy(void *restrict to, const void *restrict from, size_t size);
+void *memset(void *to, int byte, size_t size);
+int memcmp(const void *a, const void *b, size_t size);
+#endif
+
+#endif

@@ -1,0 +1,7 @@
+"""Training on devices: a step of `samebits.train` as C99, and its state on the way there and back.
+
+`record` makes a `StepTape` of a recorded training graph: calls over values with lives. `places`
+puts its values and the state into one block of memory, `emit` writes it as C that calls
+csrc/ondevice, `package` a folder of it. `state` turns a state of PyTorch into the bytes that the C
+loads, and back.
+"""

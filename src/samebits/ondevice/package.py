@@ -1,0 +1,184 @@
+"""A network of a training run as a folder of C that trains it on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+import torch
+from torch import nn
+
+from samebits.codegen.names import checked_prefix
+from samebits.csrc import flat
+from samebits.data.options import TASKS
+from samebits.errors import InputError, UnsupportedError
+from samebits.ondevice.emit import first_state, header, source
+from samebits.ondevice.places import Places, SgdOptions, place
+from samebits.ondevice.record import record as tape_of
+from samebits.ondevice.state import TrainingState, from_bytes, to_bytes
+from samebits.ondevice.tape import StepTape
+from samebits.train.convert import model_input
+from samebits.train.graph import TrainingGraph
+from samebits.train.recording import record
+from samebits.train.run.checkpoint import Checkpoint
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.restore import StoppedRun
+
+KERNELS = (
+    *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
+    *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
+    *("ondevice/train_products.c", "ondevice/train_sgd.c", "ondevice/train_state.c"),
+    *("ondevice/train_sgd.h", "ondevice/train_weights.c"),
+    *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
+    *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
+)
+LIBRARY = "samebits"  # the folder of the kernels
+FORMAT = "samebits-training-1"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingCode:
+    """A network's training step as C.
+
+    files: by path, as a folder holds them
+    """
+
+    prefix: str
+    tape: StepTape
+    places: Places
+    files: Mapping[str, bytes]
+
+
+def code_of_run(run: StoppedRun, batch: int, prefix: str) -> TrainingCode:
+    """The C that trains on where a run stands. Errors as `training_code`."""
+    if run.task != TASKS[0]:
+        raise UnsupportedError(
+            f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
+        )
+    made = (run.engine.model, run.config, run.input_shape, _state_of(run.checkpoint))
+    return training_code(*made, batch=batch, prefix=prefix)
+
+
+def _state_of(checkpoint: Checkpoint) -> TrainingState:
+    return TrainingState(checkpoint.model, checkpoint.optimizer["state"], checkpoint.step)
+
+
+def state_bytes(checkpoint: Checkpoint, places: Places) -> bytes:
+    """The bytes of a checkpoint's state. Raises InputError for one of another network."""
+    for held in places.parameters:
+        found = checkpoint.model.get(f"{held.parameter.name}.codes")
+        shape = None if found is None else tuple(found.shape)
+        if shape != held.parameter.shape:
+            raise InputError(
+                f"expected the parameter {held.parameter.name} of shape {held.parameter.shape} in "
+                f"the checkpoint, found {shape}; give a run of the network that was compiled"
+            )
+    return to_bytes(_state_of(checkpoint), places)
+
+
+def trained_on(checkpoint: Checkpoint, data: bytes, places: Places) -> Checkpoint:
+    """A checkpoint of a run with the state that C has saved after it.
+
+    It can be trained on and evaluated; exponents for deployment are frozen when training ends.
+    Raises InputError for bytes that are no state of this network.
+    """
+    state = from_bytes(data, places)
+    optimizer = {**checkpoint.optimizer, "state": state.moments}
+    return replace(
+        checkpoint, step=state.step, model=state.model, optimizer=optimizer, exponents=None
+    )
+
+
+def training_code(
+    model: nn.Module,
+    config: TrainConfig,
+    shape: tuple[int, ...],
+    state: TrainingState,
+    *,
+    batch: int,
+    prefix: str = "model",
+) -> TrainingCode:
+    """The C of a converted model that trains on where a run is.
+
+    shape: of one sample; batch: the most samples of a step, which is one shard. Raises InputError
+    for a batch that is none and a bad prefix, UnsupportedError for a network or options that C
+    cannot train yet.
+    """
+    checked_prefix(prefix)
+    if batch < 1:
+        raise InputError(f"--train-batch: expected at least 1 sample, found {batch}")
+    _check_options(config)
+    tape = tape_of(model, _graph(model, (batch, *shape)), (batch, *shape))
+    options = SgdOptions(config.momentum, config.weight_decay, config.seed)
+    places = place(tape, options)
+    data = to_bytes(state, places)
+    files = {
+        f"{prefix}.h": header(tape, places, prefix),
+        f"{prefix}.c": source(tape, places, options, config.lr, prefix),
+        f"{prefix}_state.c": first_state(data, prefix),
+        "report.json": _report(prefix, tape, places, config),
+    }
+    library = {f"{LIBRARY}/{name}": text for name, text in flat(KERNELS).items()}
+    texts = {**files, **library}
+    return TrainingCode(prefix, tape, places, {k: v.encode() for k, v in texts.items()})
+
+
+def _check_options(config: TrainConfig) -> None:
+    """UnsupportedError for the first option of a run that steps in C do not follow."""
+    usual = TrainConfig(config.data, config.arch)
+    for name in (
+        *("numerics", "optimizer", "nesterov", "gradient_bits", "exponents", "widths", "rounding"),
+        *("label_smoothing", "clip_norm", "clip_value", "ema"),
+    ):
+        found, expected = getattr(config, name), getattr(usual, name)
+        if found != expected:
+            raise UnsupportedError(
+                f"training in C: expected a run with {name.replace('_', ' ')} {expected}, found "
+                f"{found}; train without that option, or on with samebits train"
+            )
+    if config.momentum == 0:
+        raise UnsupportedError(
+            "training in C: expected a run with a momentum above 0, found 0; train with --momentum"
+        )
+
+
+def _graph(model: nn.Module, shape: tuple[int, ...]) -> TrainingGraph:
+    """The training graph of a model for inputs of a shape; the model stays as it is."""
+    training = model.training
+    model.train()
+    try:
+        ramp = torch.arange(math.prod(shape), dtype=torch.float32) % 17 / 16 - 0.5
+        return record(model, model_input(model, ramp.reshape(shape)))
+    finally:
+        model.train(training)
+
+
+def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig) -> str:
+    """The report of a folder, as JSON."""
+    own = {
+        "generator": "samebits",
+        "version": version("samebits"),
+        "format": FORMAT,
+        "prefix": prefix,
+        "batch": tape.batch,
+        "inputs": tape.inputs,
+        "classes": tape.classes,
+        "parameters": sum(p.size for p in tape.parameters),
+        "network": f"{places.network:08x}",
+        "optimizer": {
+            "lr": config.lr,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
+            "seed": config.seed,
+        },
+        "bytes": {
+            "state": places.state,
+            "saved_state": places.saved,
+            "arena": places.arena,
+            "arena_bound": places.bound,
+        },
+    }
+    return json.dumps(own, indent=2) + "\n"

@@ -1,0 +1,85 @@
+"""The tape of a recorded training graph."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from samebits.errors import UnsupportedError
+from samebits.ondevice.rules import RULES
+from samebits.ondevice.tape import Array, StepTape, codes, exponent, pointer
+from samebits.ondevice.writer import TapeWriter, instruction, unsupported
+from samebits.train.graph import Slot, TrainingGraph, TrainingNode
+
+MOST_CLASSES = 256  # labels are bytes
+MOST_BATCH = 1 << 11  # below the rows from which the mean is one with amounts (training.md 6.2)
+
+
+def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> StepTape:
+    """The tape of a model in training whose graph was recorded for inputs of a shape [n, ...].
+
+    The loss is the mean cross-entropy of class indices, updates are those of SGD with momentum.
+    Raises UnsupportedError, which names the layer, for a network that C cannot train yet.
+    """
+    made = TapeWriter(model, graph, StepTape(shape[0]))
+    for index, (name, parameter) in enumerate(model.named_parameters()):
+        made.names[id(parameter)] = (name, index)
+    for name, buffer in model.named_buffers():
+        made.names[id(buffer)] = (name, -1)
+    for node in graph.instructions:
+        for argument in node.arguments:
+            if isinstance(argument, Slot) and made.readers.setdefault(argument.index, node) != node:
+                raise unsupported(node, "a value that two layers read")
+    _quantize(made, graph.instructions[0], shape)
+    for node in graph.instructions:
+        rule = RULES.get(node.operation.name)
+        if rule is None:
+            raise unsupported(node, f"the operation {node.operation.name}")
+        rule(made, node)
+    last = graph.instructions[-1]
+    if last.operation.name != "Products" or len(made.arrays[graph.output].shape) != 2:
+        raise unsupported(last, "an output that no Linear gives")
+    g = _loss(made, last)
+    for backward in reversed(made.backward):
+        g = backward(g)
+    _check_all(made)
+    made.tape.live()
+    return made.tape
+
+
+def _quantize(made: TapeWriter, first: TrainingNode, shape: tuple[int, ...]) -> None:
+    """The real input as codes of 8 bits, images with channels last."""
+    if len(shape) not in (2, 4):
+        raise unsupported(first, "inputs but images [C, H, W] and rows [features]")
+    sides = shape if len(shape) == 2 else (shape[0], *shape[2:], shape[1])
+    t = made.tape
+    t.inputs, x = math.prod(sides[1:]), t.array(sides, 8)
+    call = f"samebits_train_quantize(inputs, count * {x.sample}, {codes(x, 0)}, &{exponent(x)})"
+    t.forward.append(instruction(first, call, x))
+    t.run.append(t.forward[-1])
+    made.arrays[0] = x
+
+
+def _loss(made: TapeWriter, last: TrainingNode) -> Array:
+    """The gradient of the logits, in their place."""
+    t, z = made.tape, made.arrays[made.graph.output]
+    t.logits, t.classes = z, z.shape[1]
+    if t.classes > MOST_CLASSES or t.batch > MOST_BATCH:
+        raise unsupported(last, f"more than {MOST_CLASSES} classes or {MOST_BATCH} samples")
+    row = t.room(8 * t.classes)
+    call = f"samebits_train_cross_entropy({codes(z, 0)}, count, {t.classes}, {exponent(z)}, labels"
+    call += f", TABLES, {pointer('int64_t', 1)}, {codes(z, 0)}, &{exponent(z)}, loss)"
+    t.forward.append(instruction(last, call, z, row, fails=False))
+    return z
+
+
+def _check_all(made: TapeWriter) -> None:
+    """UnsupportedError unless every parameter is trained, once."""
+    stored = {parameter.name for parameter in made.tape.parameters}
+    for name, parameter in made.model.named_parameters():
+        if name not in stored or not parameter.requires_grad:
+            raise UnsupportedError(
+                f"{name}: expected a parameter that every step trains, found one that is not used "
+                "or is frozen, which training in C cannot leave out yet; remove or train it"
+            )

@@ -1,0 +1,82 @@
+"""`samebits compile --train`: a run in, a folder of C that trains on; and back to PyTorch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import samebits as sb
+from on_device import Device, batches
+from samebits.errors import InputError
+from samebits.ondevice.state import from_bytes
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short run of the digits mlp, small."""
+    out = tmp_path_factory.mktemp("run") / "r"
+    sb.fit("digits", "mlp", out, epochs=1, batch=32, limit=8)
+    return out
+
+
+def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
+    done = samebits("compile", run, "--out", tmp_path / "c", "--train", "--prefix", "net")
+    assert done.code == 0, done.err
+    assert "26,122 parameters, batches of up to 8, after step 2" in done.out
+    found = {path.name for path in (tmp_path / "c").iterdir()}
+    assert found == {"net.c", "net.h", "net_state.c", "report.json", "samebits"}
+    compiled = sb.compile_training(run, tmp_path / "d", batch=4)
+    device = Device(compiled.code, tmp_path / "built", "-O0")
+    assert device.state() == compiled.state() == compiled.state(run)
+    for batch in batches(2, 4):
+        assert device.step(*batch) == 0
+    path = compiled.checkpoint(device.state(), tmp_path / "back")
+    assert path.name == "checkpoint-00000004.safetensors"
+    assert compiled.state(path) == device.state()
+    assert from_bytes(compiled.state(path), compiled.code.places).step == 4
+    assert sb.evaluate(path, "digits").correct is not None
+    images, labels = (torch.cat(each) for each in zip(*batches(3, 4), strict=True))
+    same = compiled.verify(images[:10], labels[:10], 0.05)
+    assert same
+    assert same.to_dict()["steps"] == 3
+    assert "3 steps in C and in PyTorch, state and loss after each: equal" in str(same.report())
+    with pytest.raises(InputError, match=r"expected images \[n, 1, 8, 8\]"):
+        compiled.verify(images[:, :, 1:], labels)
+    with pytest.raises(InputError, match="refuses them with code 2"):
+        compiled.verify(images, labels + 7)
+    again = sb.compile_training(path, tmp_path / "d")
+    assert np.array_equal(list(again.state()), list(device.state()))
+
+
+def test_json_has_the_figures(run, samebits, tmp_path):
+    done = samebits("compile", run, "--out", tmp_path / "c", "--train-batch", "3", "--json")
+    told = json.loads(done.out)
+    report = json.loads((tmp_path / "c" / "report.json").read_text())
+    assert told["batch"] == report["batch"] == 3
+    assert told["bytes"] == report["bytes"]
+    assert told["bytes"]["arena"] >= told["bytes"]["arena_bound"] > told["bytes"]["state"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--target", "npu"], "--train: expected --target c, found npu"),
+        (["--cpu", "cortex-m4"], "--cpu does not apply to --train, found cortex-m4"),
+        (["--prefix", "2"], "prefix of the generated C: expected"),
+    ],
+)
+def test_options_that_do_not_apply(run, samebits, tmp_path, options, said):
+    done = samebits("compile", run, "--out", tmp_path / "c", "--train", *options)
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_network_that_c_cannot_train(samebits, tmp_path):
+    sb.fit("digits", "smooth", tmp_path / "r", epochs=1, batch=32, limit=4)
+    done = samebits("compile", tmp_path / "r", "--out", tmp_path / "c", "--train")
+    assert done.code == 2
+    assert "layer '1' (Activation): training in C has no instruction for" in done.err

@@ -1,0 +1,129 @@
+"""Networks that C trains, beside the same in PyTorch: what tests of `samebits.ondevice` share."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from c_files import write_files
+from samebits import csrc
+from samebits.data.digits import load_digits
+from samebits.ondevice.package import TrainingCode, training_code
+from samebits.ondevice.state import TrainingState, to_bytes
+from samebits.train.architectures import build, initialise
+from samebits.train.run.config import TrainConfig
+from samebits.train.run.engine import BfpEngine
+from samebits.train.run.loop import data_order, make_engine
+
+SHAPE, CLASSES = (1, 8, 8), 10
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+
+
+def network(name: str) -> nn.Module:
+    """The digits mlp and cnn, and chains of all that C has instructions for."""
+    if name == "dropout":
+        return nn.Sequential(
+            *(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Dropout(0.25)),
+            *(nn.Linear(24, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)),
+        )
+    if name == "chain":  # norms with gradients of 16 bits, strides, a pool without a ReLU
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, padding=1), nn.MaxPool2d((2, 1)), nn.Conv2d(6, 5, (3, 2))),
+            *(nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 7, 2, stride=(1, 2))),
+            *(nn.BatchNorm2d(7), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            nn.Linear(7, 10),
+        )
+    return build(name, SHAPE, CLASSES)
+
+
+def config(**options: object) -> TrainConfig:
+    return TrainConfig("digits", "mlp", **{"shards": 1, "batch": 8, **options})  # type: ignore
+
+
+def engine(model: nn.Module, options: TrainConfig) -> BfpEngine:
+    initialise(model, options.seed)
+    made = make_engine(options, model)
+    assert isinstance(made, BfpEngine)
+    return made
+
+
+def state_of(run: BfpEngine, step: int) -> TrainingState:
+    return TrainingState(run.model.state_dict(), run.optimizer.state_dict()["state"], step)
+
+
+def code_of(run: BfpEngine, options: TrainConfig, step: int = 0, batch: int = 8) -> TrainingCode:
+    return training_code(run.model, options, SHAPE, state_of(run, step), batch=batch)
+
+
+def batches(steps: int, batch: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Digits in the order of a run."""
+    data, found, epoch = load_digits(), [], 0
+    while len(found) < steps:
+        order = data_order(len(data.images("train")), seed, epoch)
+        for part in order.split(batch):
+            if len(part) == batch and len(found) < steps:
+                found.append((data.values(data.images("train")[part]), data.targets("train", part)))
+        epoch += 1
+    return found
+
+
+class Device:
+    """The C of a network as a library of this machine."""
+
+    def __init__(self, code: TrainingCode, folder: Path, *flags: str) -> None:
+        write_files(folder, code.files)
+        library = folder / "network.so"
+        sources = [str(p) for p in (*folder.glob("*.c"), *folder.glob("samebits/*.c"))]
+        command = [
+            *csrc.compiler(),
+            "-std=c99",
+            *WARNINGS,
+            "-ffp-contract=off",
+            *(flags or ["-O2"]),
+        ]
+        command += ["-shared", "-fPIC", f"-I{folder}", f"-I{folder / 'samebits'}", *sources]
+        subprocess.run([*command, "-o", str(library)], check=True)
+        self.c, self.code, self.places = ctypes.CDLL(str(library)), code, code.places
+        self.memory = np.full(self.places.arena // 8 + 1, 0x5A5A5A5A5A5A5A5A, np.uint64)
+        self.net = ctypes.create_string_buffer(256)
+        assert self.call("init", self.memory.ctypes, ctypes.c_size_t(self.places.arena)) == 0
+
+    def call(self, name: str, *arguments: object) -> int:
+        given = [a.data_as(ctypes.c_void_p) if hasattr(a, "data_as") else a for a in arguments]
+        return getattr(self.c, f"{self.code.prefix}_{name}")(self.net, *given)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor, lr: float | None = None) -> int:
+        if lr is not None:
+            assert self.call("set_rate", ctypes.c_double(lr)) == 0
+        x = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy().astype(np.float32))
+        y = labels.numpy().astype(np.uint8)
+        return self.call("train_step", x.ctypes, y.ctypes, ctypes.c_int32(len(y)))
+
+    @property
+    def loss(self) -> float:
+        """The loss, behind the pointer, the rate and the number of steps."""
+        return float(np.frombuffer(self.net.raw, np.float64, 1, 24)[0])
+
+    def state(self) -> bytes:
+        out = np.zeros(self.places.saved, np.uint8)
+        assert self.call("state_save", out.ctypes, ctypes.c_size_t(out.size)) == 0
+        return out.tobytes()
+
+    def load(self, data: bytes) -> int:
+        held = np.frombuffer(data, np.uint8).copy()
+        return self.call("state_load", held.ctypes, ctypes.c_size_t(held.size))
+
+    def run(self, image: torch.Tensor) -> np.ndarray:
+        x = np.ascontiguousarray(image.permute(1, 2, 0).numpy().astype(np.float32))
+        logits, exponent = np.zeros(CLASSES, np.int32), np.zeros(1, np.int32)
+        assert self.call("run", x.ctypes, logits.ctypes, exponent.ctypes) == 0
+        return np.ldexp(logits.astype(np.float64), int(exponent[0]))
+
+
+def state_bytes(run: BfpEngine, step: int, device: Device) -> bytes:
+    return to_bytes(state_of(run, step), device.places)
