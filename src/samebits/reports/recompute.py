@@ -21,7 +21,8 @@ ENDED = {
 }
 COLUMNS = (
     *("sub-layer", "kind", "bytes", "output", "lives in"),
-    *("computing it again, us", "loading it, us", "because"),
+    *("loading its inputs, us", "computing it again, us", "loading it, us"),
+    *("net gain of dropping it, us", "because"),
 )
 
 
@@ -34,8 +35,10 @@ def plan_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             f"{layer.bytes:,}",
             "stored" if layer.stored else "dropped",
             layer.tier,
-            f"{layer.recompute_ps / MICROSECOND:,.2f}" if layer.tier else "",
-            f"{layer.load_ps / MICROSECOND:,.2f}" if layer.tier else "",
+            *(
+                f"{value / MICROSECOND:,.2f}" if layer.tier else ""
+                for value in (layer.fetch_ps, layer.recompute_ps, layer.load_ps, layer.gain_ps)
+            ),
             layer.reason,
         )
         for layer in plan.layers
@@ -48,7 +51,8 @@ def plan_summary(plan: Plan) -> list[str]:
     lines = [
         f"peak {plan.peak:,} bytes ({100 * plan.peak / stored:.1f} % of the {stored:,} with "
         f"everything stored; the smallest plan found has {plan.smallest:,})",
-        f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}",
+        f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}, for "
+        f"loads of {plan.avoided_ps / MILLISECOND:.3f} ms that fall away",
     ]
     if plan.backward == "paired":
         load = Balance(plan.work_ps, plan.span_ps).load

@@ -84,7 +84,7 @@ def test_cost():
 def test_rule():
     found = local_rule(TAPE, DEVICE, "bfp")
     assert [(d.recompute_ps, d.load_ps, d.stored) for d in found[1:4]] == [
-        *((48, 32, True), (16, 32, False), (8, 8, True))
+        *((48, 32, True), (96, 32, True), (64, 8, True))
     ]
     assert (found[4].stored, found[4].reason) == (False, UNREAD)
 

@@ -11,7 +11,7 @@ from samebits.recompute.capture.facts import StepNode
 from samebits.recompute.capture.planner import StoragePlan
 from samebits.recompute.capture.step import BudgetStep
 from samebits.recompute.plan.cost import Device, find_device, load
-from samebits.recompute.plan.plan import Decision, Plan
+from samebits.recompute.plan.plan import UNREAD, Decision, Plan
 
 
 def plan_captured(
@@ -59,10 +59,11 @@ def _decision(made: StoragePlan, device: Device, node: StepNode) -> Decision:
         bytes=size,
         stored=stored,
         tier=tier.name,
+        fetch_ps=0,
         recompute_ps=node.cost,
         load_ps=load(tier, size),
         reason=(
-            "no backward pass reads it"
+            UNREAD
             if not read
             else "within the budget"
             if stored

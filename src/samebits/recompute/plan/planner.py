@@ -27,9 +27,9 @@ from samebits.recompute.plan.budget import Budget
 from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.greedy import cost_of
 from samebits.recompute.plan.optimum import Choice, cheapest, least_regular, smallest
-from samebits.recompute.plan.plan import Decision, Plan
+from samebits.recompute.plan.plan import UNREAD, Decision, Plan
 from samebits.recompute.plan.relaxed import relaxed_bound
-from samebits.recompute.plan.rule import UNREAD, local_rule
+from samebits.recompute.plan.rule import local_rule
 from samebits.recompute.plan.schedule import compile_schedule, peak
 
 ROUNDS = 4  # searches that share the steps of one, as the paired order takes several
