@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, times
-from samebits.recompute.plan.optimum import least_regular, smallest
 from samebits.recompute.plan.plan import Plan
-from samebits.recompute.plan.schedule import Action, compile_schedule, simulate
+from samebits.recompute.plan.planner import least_peak
+from samebits.recompute.plan.schedule import PassStep
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
 
@@ -96,13 +96,17 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
 def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
     costs = times(network, device, plan.numerics)
-    find = least_regular if plan.budget is None else smallest  # as the plan's own figure
-    least = find(network, costs)
+    step = PassStep(network, costs)
+    least = least_peak(step, plan.budget is not None)
     return line_plot(
         [
-            _curve("everything stored", network, compile_schedule(network, ()), costs),
-            _curve("this plan", network, plan.schedule(network), costs),
-            _curve("least", network, compile_schedule(network, least.dropped), costs),
+            _curve("everything stored", step, ()),
+            _curve(
+                "this plan",
+                PassStep(network, costs, plan.backward == "paired"),
+                plan.dropped(network),
+            ),
+            _curve("least", step, least),
         ],
         x_title=f"time of a pass on {plan.device} (ms)",
         y_title="memory (MiB)",
@@ -110,15 +114,15 @@ def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     )
 
 
-def _curve(label: str, network: PassNetwork, schedule: Sequence[Action], costs: list[int]) -> Curve:
+def _curve(label: str, step: PassStep, dropped: Sequence[int]) -> Curve:
     """A backward pass counts as two forward passes: two products instead of one."""
     x: list[float] = [0.0]
-    y: list[float] = [network.layers[0].size / 2**20]
+    y: list[float] = [step.network.layers[0].size / 2**20]
     time = 0
-    for (kind, index), peak, after in simulate(network, schedule):
+    for (kind, index), peak, after in step.levels(dropped):
         x.append(time / MILLISECOND)
         y.append(peak / 2**20)
-        time += PASSES.get(kind, 0) * costs[index]
+        time += PASSES.get(kind, 0) * step.costs[index]
         x += [time / MILLISECOND] * 2
         y += [peak / 2**20, after / 2**20]
     return Curve(label, x, y)

@@ -9,7 +9,6 @@ from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan import plan as plan_file
-from samebits.recompute.plan import planner
 from samebits.recompute.plan.cost import find_device, parse_device
 from samebits.recompute.plan.plan import read_plan, write_plan
 from samebits.recompute.plan.planner import make_plan
@@ -236,29 +235,13 @@ def small_products():
     )  # fmt: skip
 
 
-def test_the_paired_order_asks_the_search_for_less_from_round_to_round(monkeypatch):
-    """As much less than the last choice needs as its paired peak was too high, and in the second
-    round 2 bytes less at least."""
+def test_the_paired_order_is_planned_by_its_own_levels():
+    """Both products wait for each other there: 19 bytes, of which dropping a value saves none."""
     network, options = small_products(), {"arch": "net", "numerics": "bfp", "backward": "paired"}
-    asked = []
-
-    def searched(network, costs, budget, *rest):
-        found = cheapest(network, costs, budget, *rest)
-        paired = found and peak(network, compile_schedule(network, found.dropped, paired=True))
-        asked.append((budget, found and (found.dropped, found.peak, paired)))
-        return found
-
-    cheapest = planner.cheapest
-    monkeypatch.setattr(planner, "cheapest", searched)
     with pytest.raises(InputError, match=r"expected at least 19 bytes .* found 18"):
         make_plan(network, DEVICE, budget=18, **options)
-    assert asked == [
-        (18, ((), 16, 19)),  # 1 too many
-        (16 - 1, ((1,), 14, 19)),
-        (14 - 2, None),  # 1 too many again
-    ]
-    assert make_plan(network, DEVICE, budget=19, **options).peak == 19
-    assert asked[3:] == [(19, ((), 16, 19))]
+    plan = make_plan(network, DEVICE, budget=19, **options)
+    assert (plan.peak, plan.recompute_ps, plan.search) == (19, 0, "complete")
 
 
 def test_what_the_step_holds_before_the_pass_counts_in_every_figure():

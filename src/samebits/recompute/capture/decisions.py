@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from samebits.recompute.capture.facts import StepNode
-from samebits.recompute.capture.planner import StoragePlan
 from samebits.recompute.capture.step import BudgetStep
 from samebits.recompute.plan.cost import Device, find_device, load
+from samebits.recompute.plan.facts import StepNode
 from samebits.recompute.plan.plan import UNREAD, Decision, Plan
+from samebits.recompute.plan.storages import StoragePlan
 
 
 def plan_captured(

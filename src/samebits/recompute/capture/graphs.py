@@ -23,9 +23,9 @@ from torch import Tensor, fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
 from samebits.recompute.capture.costs import Prices
-from samebits.recompute.capture.facts import StepFacts, StepNode
 from samebits.recompute.capture.kernels import replayed, training, with_state
-from samebits.recompute.capture.simulation import Outcome
+from samebits.recompute.plan.facts import StepFacts, StepNode
+from samebits.recompute.plan.simulation import Outcome
 
 STATE = torch.empty(5056, dtype=torch.uint8, device="meta")  # of the CPU's generator
 STATISTICS = torch.ops.aten._native_batch_norm_legit_functional.default
@@ -190,7 +190,7 @@ class _Reader:
             makes,
             cost,
             temporary,
-            STATE.numel() if _random(node) else 0,
+            *[STATE.numel() if _random(node) else 0] * 2,
         )
 
 

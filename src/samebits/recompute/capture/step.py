@@ -29,14 +29,15 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.recompute.capture.costs import Prices
 from samebits.recompute.capture.graphs import boxed, capture, changed_inputs, write
 from samebits.recompute.capture.kernels import as_eager
-from samebits.recompute.capture.planner import StoragePlan, StoragePlanner
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.storages import StoragePlan, StoragePlanner
 from samebits.recompute.run.profile import untouched
 from samebits.settled import outside, tracing
 
 FALLBACKS = ("eager", "error")
 PLANS = 64  # of one step, for batches of so many shapes
+SECONDS = 5.0  # of the solver, for each candidate of a plan
 REFUSALS = (TorchDynamoException, FailOnRecompileLimitHit)
 
 
@@ -207,7 +208,7 @@ class BudgetStep:
         self._prices.learn(graphs)
         step = capture(graphs, num_fwd_outputs, changed_inputs(joint), self._prices)
         try:
-            plan = StoragePlanner(step.facts)(self.budget)
+            plan = StoragePlanner(step.facts, time_limit=SECONDS)(self.budget)
         except SamebitsError as error:
             self._error = error
             raise

@@ -12,18 +12,24 @@ storage of 3 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 from samebits.errors import InputError
-from samebits.recompute.capture.facts import StepFacts
-from samebits.recompute.capture.relaxation import Relaxation
-from samebits.recompute.capture.simulation import Outcome, simulate
 from samebits.recompute.plan.budget import Budget
+from samebits.recompute.plan.facts import StepFacts
+from samebits.recompute.plan.relaxation import Relaxation
+from samebits.recompute.plan.simulation import Outcome, simulate
 
 ROUNDS = 24  # candidates
-SECONDS = 5.0  # of the solver, for each
 STEPS = 1_000_000  # nodes simulated before improving ends
+FEW = 24  # forward nodes whose smallest peak is sought with storages kept as a whole
+
+
+def never() -> bool:
+    """No limit of time."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -50,51 +56,91 @@ class StoragePlan:
 
 
 class StoragePlanner:
-    """Plans a step within any budget."""
+    """Plans a step within any budget.
 
-    def __init__(self, facts: StepFacts) -> None:
-        self.facts = facts
-        self.relaxation = Relaxation(facts, time_limit=SECONDS)
-        self.left = STEPS
+    steps:   nodes that may be simulated
+    expired: says when to end with the best plan so far
+    largest: number of forward nodes above which the relaxation is one of real numbers
+    limits:  of the solver for each candidate, as `Relaxation` takes them
+    """
+
+    def __init__(
+        self,
+        facts: StepFacts,
+        steps: int = STEPS,
+        expired: Callable[[], bool] = never,
+        largest: int = 1 << 30,
+        **limits: float,
+    ) -> None:
+        self.facts, self.steps, self.left, self.expired = facts, steps, steps, expired
+        self.relaxation = Relaxation(facts, len(facts.forward) <= largest, **limits)
         self.tried: dict[frozenset[int], Outcome] = {}
-        self.everything = self._try(facts.saved)
+        self.everything = self.outcome(facts.saved)
 
     def __call__(self, budget: Budget) -> StoragePlan:
         """The cheapest plan found. Raises InputError where none fits."""
         full = self.everything.peak
         limit = int(budget * full) if isinstance(budget, Fraction) else budget
-        if full <= limit:
+        found = self.find(limit)
+        if found is None:
+            raise InputError(
+                f"budget: expected at least {self.least.peak} bytes for this model and batch, "
+                f"found {limit}; raise the budget, or make the batch smaller"
+            )
+        return found
+
+    def find(self, limit: int) -> StoragePlan | None:
+        """The cheapest plan found within so many bytes; None if none fits."""
+        if self.everything.peak <= limit:
             return self._plan(self.everything, limit, 0)
         best, bound = self._within(limit)
-        if best is None:
-            best = self.smallest()
-        if best.peak > limit:
-            raise InputError(
-                f"budget: expected at least {best.peak} bytes for this model and batch, found "
-                f"{limit}; raise the budget, or make the batch smaller"
-            )
-        return self._plan(best, limit, bound)
+        best = best or self.smallest()
+        return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
 
     def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
-        least = min(tried.peak for tried in self.tried.values())
-        return StoragePlan(self.facts, outcome, limit, self.everything.peak, bound, least)
+        everything = self.everything.peak
+        return StoragePlan(self.facts, outcome, limit, everything, bound, self.least.peak)
+
+    @property
+    def least(self) -> Outcome:
+        """The plan of the smallest peak that was tried."""
+        return min(self.tried.values(), key=lambda tried: (tried.peak, tried.cost))
+
+    def regular(self) -> Iterator[Outcome]:
+        """Plans that keep nothing, and every second storage, every third and so on.
+
+        On a chain of n equal nodes one kept storage in sqrt(n) is nearly the best (Chen et al.
+        2016).
+        """
+        storages = sorted(self.facts.saved - self.facts.once)
+        yield self.outcome(frozenset())
+        for distance in (2, 3, 4, 6, 8, 12, 16, 24, 32):
+            if distance < len(storages):
+                yield self.outcome(frozenset(storages[::distance]))
 
     def smallest(self) -> Outcome:
-        """The plan of the smallest peak that was found."""
-        outcomes = [self._try(frozenset()), self.everything]
+        """The plan of the smallest peak that was found.
+
+        The relaxation is asked for less and less, until it has no solution.
+        """
+        self.left, whole = max(self.left, self.steps // 3), len(self.facts.forward) <= FEW
+        asked = min(self.everything.peak, *(outcome.peak for outcome in self.regular()))
         for _ in range(ROUNDS):
-            found = self.relaxation.solve(None)
+            found = None if self.expired() else self.relaxation.solve(asked, whole)
             if found is None:
                 break
-            outcomes.append(self._try(found.kept))
-            if not self.relaxation.tighten(outcomes[-1]):
-                break
-        best = min(outcomes, key=lambda outcome: (outcome.peak, outcome.cost))
+            if not self.relaxation.tighten(self.outcome(found.kept)):
+                asked -= asked // 12
+        best = self.least
         better = True
-        while better and self.left > 0:
+        while better:
             better = False
             for s in sorted(self.relaxation.keep, key=lambda s: -self.facts.sizes[s]):
-                new = self._try(best.kept ^ {s})
+                if self.over:
+                    break
+                together = self.facts.forward[self.facts.maker[s]].makes
+                kept = best.kept - {s} if s in best.kept else best.kept.union(together)
+                new = self.outcome(kept)
                 if (new.peak, new.cost) < (best.peak, best.cost):
                     best, better = new, True
         return best
@@ -107,10 +153,12 @@ class StoragePlanner:
         bound, asked, low, high = 0, limit, 0, limit
         found = [self._improve(seed, limit) for seed in self._seeds(limit)]
         for _ in range(ROUNDS):
+            if self.expired():
+                break
             candidate = self.relaxation.solve(asked)
             if candidate is not None and asked == limit:
                 bound = max(bound, candidate.bound)
-            outcome = None if candidate is None else self._try(candidate.kept)
+            outcome = None if candidate is None else self.outcome(candidate.kept)
             if outcome is None:
                 low = asked
             elif outcome.peak > limit:
@@ -123,10 +171,17 @@ class StoragePlanner:
             if high - low <= limit // 128 or low >= limit:
                 break
             asked = (low + high) // 2 if low else high - limit // 32
+        found += (tried for tried in self.tried.values() if tried.peak <= limit)
         best = min(found, key=lambda outcome: (outcome.cost, outcome.peak), default=None)
         return best, bound
 
-    def _try(self, kept: frozenset[int]) -> Outcome:
+    @property
+    def over(self) -> bool:
+        """Whether no more plans are to be tried."""
+        return self.left < 0 or self.expired()
+
+    def outcome(self, kept: frozenset[int]) -> Outcome:
+        """The step that keeps these storages, simulated once."""
         if kept not in self.tried:
             self.left -= len(self.facts.forward) + len(self.facts.backward)
             self.tried[kept] = simulate(self.facts, kept)
@@ -142,11 +197,11 @@ class StoragePlanner:
         low, high = 0, len(storages)
         while low < high:
             middle = (low + high) // 2
-            if self._try(frozenset(storages[middle:])).peak <= limit:
+            if self.outcome(frozenset(storages[middle:])).peak <= limit:
                 high = middle
             else:
                 low = middle + 1
-        outcome = self._try(frozenset(storages[low:]))
+        outcome = self.outcome(frozenset(storages[low:]))
         return [outcome] if outcome.peak <= limit else []
 
     def _improve(self, outcome: Outcome, limit: int) -> Outcome:
@@ -156,8 +211,10 @@ class StoragePlanner:
         while better:
             better = False
             for s in sorted(outcome.kept - self.facts.once, key=self._worth):
-                without = self._try(outcome.kept - {s})
-                if without.peak > limit or self.left < 0:
+                if self.over:
+                    break
+                without = self.outcome(outcome.kept - {s})
+                if without.peak > limit:
                     continue
                 new = self._restore(without, limit)
                 if new.cost < outcome.cost:
@@ -167,11 +224,15 @@ class StoragePlanner:
 
     def _restore(self, outcome: Outcome, limit: int) -> Outcome:
         """Keep again what fits, the dearest per byte first."""
-        again = [s for n in outcome.again for s in self.facts.forward[n].makes]
-        for s in sorted(again, key=self._worth, reverse=True):
-            if s in outcome.kept or s in self.facts.once:
-                continue
-            new = self._try(outcome.kept | {s})
+        forward = self.facts.forward
+
+        def worth(at: int) -> float:
+            return max(map(self._worth, forward[at].makes), default=0.0)
+
+        for at in sorted(outcome.again, key=worth, reverse=True):
+            if self.over:
+                break
+            new = self.outcome(outcome.kept.union(forward[at].makes))
             if new.peak <= limit and new.cost < outcome.cost:
                 outcome = new
         return outcome

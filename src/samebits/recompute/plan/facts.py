@@ -24,7 +24,8 @@ class StepNode:
     reads, makes: storages; those that it makes are new memory
     cost:      picoseconds
     temporary: bytes that it takes above its results while it runs
-    state:     bytes of a generator's state that are kept to run it a second time
+    state:     bytes that are kept from its first time to run it a second time
+    replay:    bytes that it takes besides while it runs a second time
     """
 
     name: str
@@ -34,6 +35,7 @@ class StepNode:
     cost: int = 0
     temporary: int = 0
     state: int = 0
+    replay: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class StepFacts:
     once:      storages of the forward pass that a second computation cannot give
     given:     storages that the caller gets from the forward pass
     gradients: storages that the backward pass returns, or is given and does not free
+    held:      bytes that are there from the beginning to the end
+    whole:     whether a node that runs again makes all of its results anew, none of them being kept
     """
 
     sizes: tuple[int, ...]
@@ -52,6 +56,8 @@ class StepFacts:
     once: frozenset[int]
     given: frozenset[int]
     gradients: frozenset[int]
+    held: int = 0
+    whole: bool = False
 
     @cached_property
     def maker(self) -> Mapping[int, int]:
