@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
@@ -10,6 +10,8 @@ from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.plan import Plan
 from samebits.recompute.plan.planner import least_peak
 from samebits.recompute.plan.schedule import PassStep
+from samebits.recompute.plan.simulation import Moment, simulate
+from samebits.recompute.plan.storages import StoragePlan
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
 
@@ -95,34 +97,63 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
 
 def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
-    costs = times(network, device, plan.numerics)
-    step = PassStep(network, costs)
-    least = least_peak(step, plan.budget is not None)
+    step = PassStep(network, times(network, device, plan.numerics))
+    by_plan = PassStep(network, step.costs, plan.backward == "paired")
+    return _drawn(
+        plan,
+        _pass(step, ()),
+        _pass(by_plan, plan.dropped(network)),
+        _pass(step, least_peak(step, plan.budget is not None)),
+    )
+
+
+def captured_picture(made: StoragePlan, plan: Plan) -> bytes:
+    """SVG: as `memory_picture`, of a captured step; at the least that was met."""
+    return _drawn(
+        plan, *(_step(made, kept) for kept in (made.facts.saved, made.outcome.kept, made.least))
+    )
+
+
+Curved = tuple[int, list[tuple[int, int, int]]]
+"""Bytes at the beginning; picoseconds, the largest level and the level after, node by node."""
+
+
+def _drawn(plan: Plan, *curves: Curved) -> bytes:
+    labels = ("everything stored", "this plan", "least")
     return line_plot(
-        [
-            _curve("everything stored", step, ()),
-            _curve(
-                "this plan",
-                PassStep(network, costs, plan.backward == "paired"),
-                plan.dropped(network),
-            ),
-            _curve("least", step, least),
-        ],
+        [_curve(label, *curved) for label, curved in zip(labels, curves, strict=True)],
         x_title=f"time of a pass on {plan.device} (ms)",
         y_title="memory (MiB)",
         markers=False,
     )
 
 
-def _curve(label: str, step: PassStep, dropped: Sequence[int]) -> Curve:
+def _pass(step: PassStep, dropped: Sequence[int]) -> Curved:
     """A backward pass counts as two forward passes: two products instead of one."""
+    levels = step.levels(dropped)
+    found = [(PASSES.get(a.kind, 0) * step.costs[a.value], top, after) for a, top, after in levels]
+    return step.network.layers[0].size, found
+
+
+def _step(made: StoragePlan, kept: Iterable[int]) -> Curved:
+    facts, moments = made.facts, list[Moment]()
+    outcome = simulate(facts, kept, moments)
+    forward = facts.forward
+    nodes = [*forward, *((forward if again else facts.backward)[at] for at, again in outcome.order)]
+    return facts.held, [
+        (node.cost, moment.peak, moment.level - sum(facts.sizes[s] for s in moment.freed))
+        for node, moment in zip(nodes, moments, strict=True)
+    ]
+
+
+def _curve(label: str, start: int, levels: list[tuple[int, int, int]]) -> Curve:
     x: list[float] = [0.0]
-    y: list[float] = [step.network.layers[0].size / 2**20]
+    y: list[float] = [start / 2**20]
     time = 0
-    for (kind, index), peak, after in step.levels(dropped):
+    for cost, peak, after in levels:
         x.append(time / MILLISECOND)
         y.append(peak / 2**20)
-        time += PASSES.get(kind, 0) * step.costs[index]
+        time += cost
         x += [time / MILLISECOND] * 2
         y += [peak / 2**20, after / 2**20]
     return Curve(label, x, y)

@@ -7,8 +7,7 @@ from itertools import chain, combinations
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.balance import balance
 from samebits.recompute.plan.cost import Device, Tier, times
-from samebits.recompute.plan.plan import UNREAD
-from samebits.recompute.plan.rule import local_rule
+from samebits.recompute.plan.rule import UNREAD
 from samebits.recompute.plan.schedule import Action, PassStep, compile_schedule, peak, simulate
 from samebits.recompute.plan.simulation import simulate as simulate_step
 from samebits.recompute.plan.storages import StoragePlanner
@@ -80,8 +79,8 @@ def test_cost():
 
 
 def test_rule():
-    found = local_rule(TAPE, DEVICE, "bfp")
-    assert [(d.recompute_ps, d.load_ps, d.stored) for d in found[1:4]] == [
+    found = PassStep(TAPE, times(TAPE, DEVICE, "bfp")).rule(DEVICE)
+    assert [(found[v].compute, found[v].load, found[v].stored) for v in (1, 2, 3)] == [
         *((48, 32, True), (96, 32, True), (64, 8, True))
     ]
     assert (found[4].stored, found[4].reason) == (False, UNREAD)

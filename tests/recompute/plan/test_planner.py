@@ -9,11 +9,11 @@ from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan import plan as plan_file
-from samebits.recompute.plan.cost import find_device, parse_device
+from samebits.recompute.plan.cost import find_device, parse_device, times
 from samebits.recompute.plan.plan import read_plan, write_plan
 from samebits.recompute.plan.planner import make_plan
-from samebits.recompute.plan.rule import UNREAD, local_rule
-from samebits.recompute.plan.schedule import compile_schedule, peak
+from samebits.recompute.plan.rule import UNREAD
+from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.memory import step_peak
 from samebits.recompute.run.profile import survey
@@ -42,9 +42,16 @@ def layer(name, inputs, size, needs, operations, alias=None):
 
 
 # A near tier that holds what a layer reads and writes, at 1 ps a byte; a far one at 10.
-TIERS = replace(
-    DEVICE, tiers=(replace(DEVICE.tiers[0], bytes=250, bytes_per_second=10**12), DEVICE.tiers[0])
-)
+NEAR = replace(DEVICE.tiers[0], name="near", bytes=250, bytes_per_second=10**12)
+TIERS = replace(DEVICE, tiers=(NEAR, replace(DEVICE.tiers[0], name="far")))
+
+
+def rule_of(layers):
+    """The local rule's decisions about all values but the input."""
+    network = PassNetwork(layers, len(layers) - 1)
+    found = PassStep(network, times(network, TIERS, "bfp")).rule(TIERS)
+    assert list(found) == list(range(1, len(layers)))
+    return list(found.values())
 
 
 def test_the_sides_of_the_local_rule():
@@ -59,24 +66,23 @@ def test_the_sides_of_the_local_rule():
         layer("out", (5, 6), 60, (), 1),  # heavy, near; and the sum again, 150 and its inputs
         layer("read", (7,), 10, (7,), 1),
     )
-    decisions = local_rule(PassNetwork(layers, 8), TIERS, "bfp")
-    found = [(d.stored, d.fetch_ps, d.recompute_ps, d.load_ps, d.gain_ps) for d in decisions]
+    decisions = rule_of(layers)
+    found = [(x.stored, x.fetch, x.compute, x.load) for x in decisions]
     assert found == [
-        (True, 0, 0, 0, 0),
-        (True, 0, 5000, 1000, -4000),
-        (False, 0, 300, 0, 0),
-        (False, 300, 200, 1000, 500),
-        (True, 0, 150, 50, -100),
-        (True, 0, 2000, 50, -1950),
-        (False, 100, 150, 0, 0),
-        (True, 50 + 250, 160, 60, -400),
-        (False, 0, 70, 0, 0),
+        (True, 0, 5000, 1000),
+        (False, 0, 300, 0),
+        (False, 300, 200, 1000),
+        (True, 0, 150, 50),
+        (True, 0, 2000, 50),
+        (False, 100, 150, 0),
+        (True, 50 + 250, 160, 60),
+        (False, 0, 70, 0),
     ]
     reasons = [d.reason for d in decisions]
-    assert [i for i, reason in enumerate(reasons) if reason == UNREAD] == [2, 6, 8]
-    assert reasons[3] == "computing it again is cheaper than loading it"
-    assert reasons[5] == "loading it is cheaper than computing it again"
-    assert [d.tier for d in decisions[1:4]] == ["memory"] * 3
+    assert [i for i, reason in enumerate(reasons) if reason == UNREAD] == [1, 5, 7]
+    assert reasons[2] == "computing it again is cheaper than loading it"
+    assert reasons[4] == "loading it is cheaper than computing it again"
+    assert [x.tier for x in decisions[:3]] == ["far", "near", "near"]
 
 
 @pytest.mark.parametrize("device", ["accelerator-core", "laptop-cpu"])
@@ -98,8 +104,8 @@ def test_equal_sides_store():
         layer("b", (0,), 100, (0, 2), 999),
         layer("c", (1, 2), 200, (3,), 1),
     )
-    decisions = local_rule(PassNetwork(layers, 3), TIERS, "bfp")
-    assert [(d.stored, d.gain_ps) for d in decisions][1:3] == [(True, 0), (False, 1)]
+    found = [(x.stored, x.load - x.compute) for x in rule_of(layers)]
+    assert found[:2] == [(True, 0), (False, 1)]
 
 
 def test_what_is_saved_besides_is_loaded_too():
@@ -109,8 +115,8 @@ def test_what_is_saved_besides_is_loaded_too():
         replace(layer("a", (0,), 100, (), 1), extra=30),
         layer("b", (1,), 100, (2,), 1),
     )
-    found = local_rule(PassNetwork(layers, 2), TIERS, "bfp")[1]
-    assert (found.stored, found.recompute_ps, found.load_ps) == (True, 200, 30)
+    found = rule_of(layers)[0]
+    assert (found.stored, found.compute, found.load) == (True, 200, 30)
 
 
 ENOUGH = 1 << 40  # bytes: a budget for everything, whose plan knows the smallest peak

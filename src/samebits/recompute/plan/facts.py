@@ -13,7 +13,7 @@ sum (reads 2, makes 3). Its backward pass reads storage 1 twice, for the gradien
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -48,6 +48,7 @@ class StepFacts:
     gradients: storages that the backward pass returns, or is given and does not free
     held:      bytes that are there from the beginning to the end
     whole:     whether a node that runs again makes all of its results anew, none of them being kept
+    beside:    by forward node what its own gradients read, as far as that is known
     """
 
     sizes: tuple[int, ...]
@@ -58,6 +59,7 @@ class StepFacts:
     gradients: frozenset[int]
     held: int = 0
     whole: bool = False
+    beside: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @cached_property
     def maker(self) -> Mapping[int, int]:

@@ -12,6 +12,7 @@ from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.rule import UNREAD
 from samebits.recompute.plan.schedule import Action, compile_schedule
 
 FORMAT = "samebits-plan-2"
@@ -20,7 +21,6 @@ SEARCHES = ("none", "complete", "steps", "time")  # how the search for a plan ca
 LARGEST_FILE = 1 << 26  # bytes of a plan file
 LARGEST = 10**18  # of any number in it
 LONGEST = 500  # characters of a text in it
-UNREAD = "no backward pass reads it"
 
 
 @dataclass(frozen=True)

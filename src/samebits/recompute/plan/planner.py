@@ -22,8 +22,8 @@ from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import predicted_balance
 from samebits.recompute.plan.budget import Budget
 from samebits.recompute.plan.cost import Device, times
-from samebits.recompute.plan.plan import UNREAD, Decision, Plan
-from samebits.recompute.plan.rule import local_rule
+from samebits.recompute.plan.plan import Decision, Plan
+from samebits.recompute.plan.rule import UNREAD, Sides
 from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
 from samebits.recompute.plan.storages import StoragePlanner, never
 
@@ -71,10 +71,9 @@ def make_plan(
     does not hold.
     """
     expired = TimeLimit(time_limit)
-    decisions = local_rule(network, device, numerics)
-    costs = times(network, device, numerics)
     paired = backward == "paired"
-    step = PassStep(network, costs, paired, earlier)
+    step = PassStep(network, times(network, device, numerics), paired, earlier)
+    rule = step.rule(device)
     planner = _planner(step, expired)
     everything = planner.everything.peak
     if paired:
@@ -83,7 +82,7 @@ def make_plan(
         budget = int(budget * everything)
     if budget is None:
         list(planner.regular())
-        outcome = planner.outcome(step.kept(i for i, d in enumerate(decisions) if not d.stored))
+        outcome = planner.outcome(step.kept(i for i, sides in rule.items() if not sides.stored))
         bound, search = 0, "none"
     else:
         found = planner.find(budget)
@@ -96,12 +95,9 @@ def make_plan(
         outcome, bound = found.outcome, found.bound
         proven = bound == outcome.cost
         search = "complete" if proven else "time" if expired.passed else "steps"
-        open_, gone = set(network.choices()), set(step.dropped(outcome))
-        decisions = tuple(
-            _budgeted(d, i not in gone) if i in open_ else d for i, d in enumerate(decisions)
-        )
     _check_memory(device, outcome.peak)
-    schedule = compile_schedule(network, step.dropped(outcome), paired)
+    gone = frozenset(step.dropped(outcome))
+    schedule = compile_schedule(network, gone, paired)
     work, span = predicted_balance(network, schedule, device, numerics)
     return Plan(
         arch=arch,
@@ -118,7 +114,12 @@ def make_plan(
         backward=backward,
         work_ps=work,
         span_ps=span,
-        layers=decisions,
+        layers=tuple(
+            _layer(network, i, rule[i], None if budget is None else i not in gone)
+            if i in rule
+            else _layer(network, i)
+            for i in range(len(network.layers))
+        ),
     )
 
 
@@ -146,8 +147,28 @@ def _check_memory(device: Device, level: int) -> None:
         )
 
 
-def _budgeted(decision: Decision, stored: bool) -> Decision:
-    if decision.reason == UNREAD:
-        return replace(decision, stored=stored)
-    reason = "within the budget" if stored else "computed again for the budget"
-    return replace(decision, stored=stored, reason=reason)
+def _layer(
+    network: PassNetwork, i: int, sides: Sides | None = None, stored: bool | None = None
+) -> Decision:
+    """The decision about a sub-layer; without sides there is nothing to decide."""
+    layer = network.layers[i]
+    made = Decision(layer.name, layer.kind, layer.shape, layer.size, True, "", 0, 0, 0, "")
+    if sides is None:
+        return replace(made, reason="a view of another result" if i else "the input")
+    return decided(made, sides, stored)
+
+
+def decided(made: Decision, sides: Sides, stored: bool | None) -> Decision:
+    """A decision by the local rule; `stored`: by the search within a budget instead."""
+    reason = sides.reason
+    if stored is not None and reason != UNREAD:
+        reason = "within the budget" if stored else "computed again for the budget"
+    return replace(
+        made,
+        stored=sides.stored if stored is None else stored,
+        tier=sides.tier,
+        fetch_ps=sides.fetch,
+        recompute_ps=sides.compute,
+        load_ps=sides.load,
+        reason=reason,
+    )

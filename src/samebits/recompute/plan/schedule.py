@@ -38,7 +38,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.cost import Device
 from samebits.recompute.plan.facts import StepFacts, StepNode
+from samebits.recompute.plan.rule import Sides, local_rule
 from samebits.recompute.plan.simulation import Moment, Outcome
 from samebits.recompute.plan.simulation import simulate as simulate_step
 
@@ -128,6 +130,7 @@ class PassStep:
             frozenset(left - {first}),
             network.layers[0].size + earlier,
             whole=True,
+            beside={i: frozenset(network.roots(layer.needs)) for i, layer in enumerate(layers)},
         )
 
     def _new(self, size: int) -> int:
@@ -227,6 +230,10 @@ class PassStep:
                     makes += own
             self.gradients[v] = own
         self._add(kind, i, reads, makes, max(0, peak - sum(self.sizes[s] for s in makes)))
+
+    def rule(self, device: Device) -> dict[int, Sides]:
+        """The local rule's decisions, by value."""
+        return local_rule(self.facts, device, [self.network.layers[0].size, *self.sizes[1:]])
 
     def kept(self, dropped: Iterable[int]) -> frozenset[int]:
         """The storages of all values but these, and of what is saved besides."""

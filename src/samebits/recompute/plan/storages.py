@@ -36,7 +36,7 @@ def never() -> bool:
 class StoragePlan:
     """A choice, the budget in bytes, the peak with everything kept, and the bound of its cost.
 
-    smallest: the smallest peak that is known
+    smallest, least: the smallest peak that is known, and the storages that it keeps
     """
 
     facts: StepFacts
@@ -45,6 +45,7 @@ class StoragePlan:
     everything: int
     bound: int
     smallest: int
+    least: frozenset[int]
 
     def __str__(self) -> str:
         again, cost = len(self.outcome.again), self.outcome.cost / 1e6
@@ -97,9 +98,14 @@ class StoragePlanner:
         best = best or self.smallest()
         return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
 
+    def plan_of(self, kept: frozenset[int]) -> StoragePlan:
+        """The plan that keeps these storages, whatever it takes and costs."""
+        outcome = self.outcome(kept)
+        return self._plan(outcome, outcome.peak, 0)
+
     def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
-        everything = self.everything.peak
-        return StoragePlan(self.facts, outcome, limit, everything, bound, self.least.peak)
+        everything, least = self.everything.peak, self.least
+        return StoragePlan(self.facts, outcome, limit, everything, bound, least.peak, least.kept)
 
     @property
     def least(self) -> Outcome:
