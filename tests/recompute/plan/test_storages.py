@@ -11,6 +11,7 @@ from torch import nn
 import samebits as sb
 from recompute_nets import make
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
+from samebits.recompute.plan import storages
 from samebits.recompute.plan.facts import StepFacts, StepNode
 from samebits.recompute.plan.planner import LARGEST, SOLVED, STEPS
 from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
@@ -97,23 +98,33 @@ def searched(step, outcomes, budgets=5, **options):
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, 400, 50))]
 )
-def test_the_search_finds_the_cheapest_choice_of_small_networks(first, paired):
-    """In every case but a few the bound says so, too."""
-    plans = proven = least = networks = 0
+def test_no_choice_beats_the_search_on_small_networks(first, paired):
     for seed in range(first, first + (12 if first == 0 else 50)):
         step = PassStep(*random_network(seed, 8), paired)
         outcomes = list(every_choice(step))
         for found, best in searched(step, outcomes):
             assert found is not None
-            assert found.outcome.cost == best
-            plans, proven = plans + 1, proven + (found.bound == best)
-        planner, networks = planner_of(step), networks + 1
+            assert found.outcome.cost == found.bound == best
+        planner = planner_of(step)
         planner.smallest()
         lowest = min(level for _, level in outcomes)
-        least += planner.least.peak == lowest
+        assert planner.least.peak == lowest
         assert planner.find(lowest - 1) is None
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(150, marks=pytest.mark.slow)])
+def test_what_is_found_without_trying_all_choices(monkeypatch, count):
+    """The cheapest in nine of ten cases, and as often the bound says so."""
+    monkeypatch.setattr(storages, "EVERY", 0)
+    plans = cheapest = proven = 0
+    for seed in range(count):
+        step = PassStep(*random_network(seed, 8))
+        for found, best in searched(step, list(every_choice(step))):
+            cheapest += found is not None and found.outcome.cost == best
+            proven += found is not None and found.bound == best
+            plans += 1
+    assert cheapest >= 0.9 * plans
     assert proven >= 0.9 * plans
-    assert least >= 0.9 * networks
 
 
 @pytest.mark.slow
@@ -123,12 +134,14 @@ def test_the_search_of_fourteen_operations(first):
     for seed in range(first, first + 10):
         step = PassStep(*random_network(seed, 14))
         for found, best in searched(step, list(every_choice(step))):
-            plans, cheapest = plans + 1, cheapest + (found and found.outcome.cost == best)
+            plans += 1
+            cheapest += found is not None and found.outcome.cost == best
     assert cheapest >= 0.9 * plans
 
 
 @pytest.mark.parametrize("options", [{"largest": 0}, {"node_limit": 1}])
-def test_bounds_hold_however_little_is_solved(options):
+def test_bounds_hold_however_little_is_solved(monkeypatch, options):
+    monkeypatch.setattr(storages, "EVERY", 0)
     for seed in range(8):
         step = PassStep(*random_network(seed, 9))
         assert all(found for found, _ in searched(step, list(every_choice(step)), 3, **options))

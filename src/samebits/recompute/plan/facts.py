@@ -13,7 +13,7 @@ sum (reads 2, makes 3). Its backward pass reads storage 1 twice, for the gradien
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -65,6 +65,18 @@ class StepFacts:
     def maker(self) -> Mapping[int, int]:
         """The forward node that makes a storage."""
         return {s: at for at, node in enumerate(self.forward) for s in node.makes}
+
+    @cached_property
+    def again(self) -> tuple[StepNode, ...]:
+        """The forward nodes as they run a second time."""
+        return tuple(
+            replace(
+                node,
+                makes=tuple(s for s in node.makes if s not in self.once),
+                temporary=node.temporary + node.replay,
+            )
+            for node in self.forward
+        )
 
     @cached_property
     def saved(self) -> frozenset[int]:

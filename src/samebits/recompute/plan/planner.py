@@ -27,7 +27,7 @@ from samebits.recompute.plan.rule import UNREAD, Sides
 from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
 from samebits.recompute.plan.storages import StoragePlanner, never
 
-STEPS = 200_000  # nodes that a search simulates
+STEPS = 150_000  # nodes that a search simulates
 LARGEST = 120  # nodes of a pass whose relaxation keeps storages as a whole
 SOLVED = 100  # nodes of the solver, for each candidate
 

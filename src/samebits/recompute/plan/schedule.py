@@ -106,7 +106,7 @@ class PassStep:
         self.actions: list[Action] = []
         self.sizes = [0 if x.alias is not None or not i else x.size for i, x in enumerate(layers)]
         self.sizes += [x.extra if x.differentiable else 0 for x in layers]
-        once = {i for i in range(self.count) if i not in set(network.choices())}
+        once = set(range(self.count)).difference(network.choices())
         once.update(self.count + i for i, layer in enumerate(layers) if layer.light)
         forward = [self._forward(i) for i in range(self.count)]
         loss, output = network.loss, network.output

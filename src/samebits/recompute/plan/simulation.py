@@ -12,7 +12,7 @@ lives of storage 1 count, storage 0 lives until relu has run a second time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from samebits.recompute.plan.facts import StepFacts, StepNode, last_uses
@@ -62,7 +62,7 @@ def simulate(facts: StepFacts, kept: Iterable[int], moments: list[Moment] | None
         if not anew.isdisjoint(chosen):
             chosen -= anew
             order = _order(facts, chosen)
-    backward = tuple(_second(facts, at) if again else facts.backward[at] for at, again in order)
+    backward = tuple(facts.again[at] if again else facts.backward[at] for at, again in order)
     read = {s for node in backward for s in node.reads}
     remade = {s for node in backward for s in node.makes}
     needed = frozenset(s for s in read - remade if s in facts.maker) | (chosen & read)
@@ -81,13 +81,6 @@ def simulate(facts: StepFacts, kept: Iterable[int], moments: list[Moment] | None
         levels.free(ends.get(at, ()))
     cost = sum(facts.forward[at].cost for at in again)
     return Outcome(levels.peak, levels.at, cost, needed, order)
-
-
-def _second(facts: StepFacts, at: int) -> StepNode:
-    """A forward node as it runs a second time."""
-    node = facts.forward[at]
-    makes = tuple(s for s in node.makes if s not in facts.once)
-    return replace(node, makes=makes, temporary=node.temporary + node.replay)
 
 
 def _order(facts: StepFacts, chosen: frozenset[int]) -> tuple[tuple[int, bool], ...]:

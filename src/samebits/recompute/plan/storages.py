@@ -12,6 +12,7 @@ storage of 3 bytes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,8 +23,9 @@ from samebits.recompute.plan.facts import StepFacts
 from samebits.recompute.plan.relaxation import Relaxation
 from samebits.recompute.plan.simulation import Outcome, simulate
 
-ROUNDS = 24  # candidates
+ROUNDS = 24  # candidates; half of them where the relaxation is one of real numbers
 STEPS = 1_000_000  # nodes simulated before improving ends
+EVERY = 10  # storages of which all choices are tried
 FEW = 24  # forward nodes whose smallest peak is sought with storages kept as a whole
 
 
@@ -75,6 +77,7 @@ class StoragePlanner:
     ) -> None:
         self.facts, self.steps, self.left, self.expired = facts, steps, steps, expired
         self.relaxation = Relaxation(facts, len(facts.forward) <= largest, **limits)
+        self.rounds = ROUNDS if self.relaxation.whole else ROUNDS // 2
         self.tried: dict[frozenset[int], Outcome] = {}
         self.everything = self.outcome(facts.saved)
 
@@ -94,7 +97,7 @@ class StoragePlanner:
         """The cheapest plan found within so many bytes; None if none fits."""
         if self.everything.peak <= limit:
             return self._plan(self.everything, limit, 0)
-        best, bound = self._within(limit)
+        best, bound = self._any(limit) if self.few else self._within(limit)
         best = best or self.smallest()
         return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
 
@@ -129,9 +132,12 @@ class StoragePlanner:
 
         The relaxation is asked for less and less, until it has no solution.
         """
+        if self.few:
+            self._any(0)
+            return self.least
         self.left, whole = max(self.left, self.steps // 3), len(self.facts.forward) <= FEW
         asked = min(self.everything.peak, *(outcome.peak for outcome in self.regular()))
-        for _ in range(ROUNDS):
+        for _ in range(self.rounds):
             found = None if self.expired() else self.relaxation.solve(asked, whole)
             if found is None:
                 break
@@ -151,6 +157,22 @@ class StoragePlanner:
                     best, better = new, True
         return best
 
+    @property
+    def few(self) -> bool:
+        """Whether all choices can be tried."""
+        return len(self.relaxation.keep.keys() - self.facts.once) <= EVERY
+
+    def _any(self, limit: int) -> tuple[Outcome | None, int]:
+        """The best of all plans within so many bytes, which is its own bound."""
+        storages = sorted(self.relaxation.keep.keys() - self.facts.once)
+        for keep in itertools.product((True, False), repeat=len(storages)):
+            if self.over:
+                return self._within(limit)
+            self.outcome(frozenset(itertools.compress(storages, keep)))
+        fitting = (tried for tried in self.tried.values() if tried.peak <= limit)
+        best = min(fitting, key=lambda outcome: (outcome.cost, outcome.peak), default=None)
+        return best, 0 if best is None else best.cost
+
     def _within(self, limit: int) -> tuple[Outcome | None, int]:
         """The best plan within so many bytes, and the bound of all of them.
 
@@ -158,7 +180,7 @@ class StoragePlanner:
         """
         bound, asked, low, high = 0, limit, 0, limit
         found = [self._improve(seed, limit) for seed in self._seeds(limit)]
-        for _ in range(ROUNDS):
+        for _ in range(self.rounds):
             if self.expired():
                 break
             candidate = self.relaxation.solve(asked)
