@@ -81,6 +81,7 @@ def plan(
         else:
             refuse(**arch_options)
             made = plan_module(source, example, loss, device, budget, backward, time_limit)
+    picture: Callable[[], bytes] | None = None
     if made.step is not None:
         picture = functools.partial(captured_picture, made.step, made.plan)
     elif made.network is not None:

@@ -3,7 +3,7 @@
 Candidates are solutions of the relaxation, which is given the places where a candidate exceeds the
 budget, and a lower budget where it knows the place already. Each candidate that fits is improved:
 what is dear per byte is kept again while there is room. Where no candidate fits, storages are kept
-from the dearest per byte on.
+from the dearest per byte on. Where there are few storages every choice is tried.
 
 Example: within 100 bytes a candidate has a simulated peak of 104, within a second computation,
 whose levels the relaxation does not know. It is asked for 97, and what then fits keeps another
