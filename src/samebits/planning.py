@@ -54,7 +54,7 @@ def plan(
     """
     from samebits.recompute.front import plan_architecture, plan_module
     from samebits.recompute.plan.plan import read_plan
-    from samebits.reports.recompute import memory_picture
+    from samebits.reports.recompute import captured_picture, memory_picture
 
     arch_options: dict[str, Any] = {
         "numerics": numerics,
@@ -81,8 +81,11 @@ def plan(
         else:
             refuse(**arch_options)
             made = plan_module(source, example, loss, device, budget, backward, time_limit)
-    draw = functools.partial(memory_picture, plan=made.plan, device=made.device)
-    picture = functools.partial(draw, made.network) if made.network else None
+    picture: Callable[[], bytes] | None = None
+    if made.step is not None:
+        picture = functools.partial(captured_picture, made.step, made.plan)
+    elif made.network is not None:
+        picture = functools.partial(memory_picture, made.network, made.plan, made.device)
     return MemoryPlan(made.plan, picture, made.executor)
 
 

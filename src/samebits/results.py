@@ -470,9 +470,10 @@ class MemoryPlan(Reported):
 
     plan:    the decision for every sub-layer, and the figures
     picture: memory over the time of a pass, SVG; drawn when it is called. None for a plan that was
-             read from a file, and for one of operators, which `sb.within` executes
+             read from a file
     forward: takes the module's place in training steps under the plan; its backward pass
-             recomputes. None where there is no picture
+             recomputes. None where there is no module, and for a plan of operators, which
+             `sb.within` executes
     """
 
     plan: Plan
@@ -492,8 +493,8 @@ class MemoryPlan(Reported):
 
         if self.picture is None:
             raise InputError(
-                "expected a plan of sub-layers that was just made, found one from a file or of "
-                "single operators, which holds no times; plan again to draw it"
+                "expected a plan that was just made, found one from a file, which holds no times; "
+                "plan again to draw it"
             )
         write_atomically(Path(path), self.picture())
         return Path(path)

@@ -22,7 +22,7 @@ def test_a_row_per_sub_layer():
     columns, rows = plan_rows(plan)
     assert {len(row) for row in rows} == {len(columns)}
     assert [row[0] for row in rows] == [layer.name for layer in network.layers]
-    assert rows[0] == ("input", "input", "3,072", "stored", "", "", "", "the input")
+    assert rows[0] == ("input", "input", "3,072", "stored", *[""] * 5, "the input")
     assert {row[3] for row in rows} == {"stored", "dropped"}
 
 

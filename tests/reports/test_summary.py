@@ -357,8 +357,8 @@ def test_a_plan(tmp_path):
         "kind": "plan",
         **stored,
     }
-    path.write_text(path.read_text().replace("samebits-plan-1", "samebits-plan-7"))
-    with pytest.raises(InputError, match="expected 'samebits-plan-1' of samebits, found 'samebits"):
+    path.write_text(path.read_text().replace("samebits-plan-2", "samebits-plan-7"))
+    with pytest.raises(InputError, match="expected 'samebits-plan-2' of samebits, found 'samebits"):
         summarize(path)
 
 
@@ -407,7 +407,7 @@ def test_a_trace(tmp_path):
         ("x.npz", b"PK\x03\x04", "found arrays without a network; samples are given by"),
         ("x", b"", "found a file ending in nothing that states no format"),
         ("x.json", b'{"format": "other-1"}', "found a file ending in .json that states no format"),
-        ("x.json", b" " * 2000 + b'{"format": "samebits-plan-1"}', "states no format"),
+        ("x.json", b" " * 2000 + b'{"format": "samebits-plan-2"}', "states no format"),
         (
             "x.json",
             b'{"format": "samebits-unknown-1"}',

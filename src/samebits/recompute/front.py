@@ -17,6 +17,7 @@ from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan
 from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.storages import StoragePlan
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, survey, untouched
 from samebits.recompute.run.proof import prove
@@ -36,12 +37,14 @@ class Planned(NamedTuple):
     network:  None of a step that was captured, which no sub-layers make
     executor: takes the module's place in training steps; None of an architecture, and of a captured
               step, which `sb.within` executes
+    step:     of a captured step, its storages and nodes
     """
 
     plan: Plan
     network: PassNetwork | None
     device: Device
     executor: Executor | None = None
+    step: StoragePlan | None = None
 
 
 def plan_architecture(
@@ -110,7 +113,8 @@ def plan_module(
         if bfp or backward != ORDERS[0] or isinstance(error, StateError):
             raise
         progress.note("planned operator by operator, as sb.within computes it")
-        return Planned(plan_captured(module, example, loss or _sum, device, budget), None, found)
+        captured, step = plan_captured(module, example, loss or _sum, device, budget)
+        return Planned(captured, None, found, step=step)
     progress.stage("planning")
     plan = make_plan(
         network,

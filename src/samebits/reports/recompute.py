@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.cost import Device, times
-from samebits.recompute.plan.optimum import least_regular, smallest
 from samebits.recompute.plan.plan import Plan
-from samebits.recompute.plan.schedule import Action, compile_schedule, simulate
+from samebits.recompute.plan.planner import least_peak
+from samebits.recompute.plan.schedule import PassStep
+from samebits.recompute.plan.simulation import Moment, simulate
+from samebits.recompute.plan.storages import StoragePlan
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
 
@@ -21,7 +23,8 @@ ENDED = {
 }
 COLUMNS = (
     *("sub-layer", "kind", "bytes", "output", "lives in"),
-    *("computing it again, us", "loading it, us", "because"),
+    *("loading its inputs, us", "computing it again, us", "loading it, us"),
+    *("net gain of dropping it, us", "because"),
 )
 
 
@@ -34,8 +37,10 @@ def plan_rows(plan: Plan) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             f"{layer.bytes:,}",
             "stored" if layer.stored else "dropped",
             layer.tier,
-            f"{layer.recompute_ps / MICROSECOND:,.2f}" if layer.tier else "",
-            f"{layer.load_ps / MICROSECOND:,.2f}" if layer.tier else "",
+            *(
+                f"{value / MICROSECOND:,.2f}" if layer.tier else ""
+                for value in (layer.fetch_ps, layer.recompute_ps, layer.load_ps, layer.gain_ps)
+            ),
             layer.reason,
         )
         for layer in plan.layers
@@ -48,7 +53,8 @@ def plan_summary(plan: Plan) -> list[str]:
     lines = [
         f"peak {plan.peak:,} bytes ({100 * plan.peak / stored:.1f} % of the {stored:,} with "
         f"everything stored; the smallest plan found has {plan.smallest:,})",
-        f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}",
+        f"computed again per pass: {plan.recompute_ps / MILLISECOND:.3f} ms on {plan.device}, for "
+        f"loads of {plan.avoided_ps / MILLISECOND:.3f} ms that fall away",
     ]
     if plan.backward == "paired":
         load = Balance(plan.work_ps, plan.span_ps).load
@@ -91,30 +97,63 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
 
 def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
-    costs = times(network, device, plan.numerics)
-    find = least_regular if plan.budget is None else smallest  # as the plan's own figure
-    least = find(network, costs)
+    step = PassStep(network, times(network, device, plan.numerics))
+    by_plan = PassStep(network, step.costs, plan.backward == "paired")
+    return _drawn(
+        plan,
+        _pass(step, ()),
+        _pass(by_plan, plan.dropped(network)),
+        _pass(step, least_peak(step, plan.budget is not None)),
+    )
+
+
+def captured_picture(made: StoragePlan, plan: Plan) -> bytes:
+    """SVG: as `memory_picture`, of a captured step; at the least that was met."""
+    return _drawn(
+        plan, *(_step(made, kept) for kept in (made.facts.saved, made.outcome.kept, made.least))
+    )
+
+
+Curved = tuple[int, list[tuple[int, int, int]]]
+"""Bytes at the beginning; picoseconds, the largest level and the level after, node by node."""
+
+
+def _drawn(plan: Plan, *curves: Curved) -> bytes:
+    labels = ("everything stored", "this plan", "least")
     return line_plot(
-        [
-            _curve("everything stored", network, compile_schedule(network, ()), costs),
-            _curve("this plan", network, plan.schedule(network), costs),
-            _curve("least", network, compile_schedule(network, least.dropped), costs),
-        ],
+        [_curve(label, *curved) for label, curved in zip(labels, curves, strict=True)],
         x_title=f"time of a pass on {plan.device} (ms)",
         y_title="memory (MiB)",
         markers=False,
     )
 
 
-def _curve(label: str, network: PassNetwork, schedule: Sequence[Action], costs: list[int]) -> Curve:
+def _pass(step: PassStep, dropped: Sequence[int]) -> Curved:
     """A backward pass counts as two forward passes: two products instead of one."""
+    levels = step.levels(dropped)
+    found = [(PASSES.get(a.kind, 0) * step.costs[a.value], top, after) for a, top, after in levels]
+    return step.network.layers[0].size, found
+
+
+def _step(made: StoragePlan, kept: Iterable[int]) -> Curved:
+    facts, moments = made.facts, list[Moment]()
+    outcome = simulate(facts, kept, moments)
+    forward = facts.forward
+    nodes = [*forward, *((forward if again else facts.backward)[at] for at, again in outcome.order)]
+    return facts.held, [
+        (node.cost, moment.peak, moment.level - sum(facts.sizes[s] for s in moment.freed))
+        for node, moment in zip(nodes, moments, strict=True)
+    ]
+
+
+def _curve(label: str, start: int, levels: list[tuple[int, int, int]]) -> Curve:
     x: list[float] = [0.0]
-    y: list[float] = [network.layers[0].size / 2**20]
+    y: list[float] = [start / 2**20]
     time = 0
-    for (kind, index), peak, after in simulate(network, schedule):
+    for cost, peak, after in levels:
         x.append(time / MILLISECOND)
         y.append(peak / 2**20)
-        time += PASSES.get(kind, 0) * costs[index]
+        time += cost
         x += [time / MILLISECOND] * 2
         y += [peak / 2**20, after / 2**20]
     return Curve(label, x, y)

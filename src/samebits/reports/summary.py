@@ -112,7 +112,7 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], Facts]]:
 
 def _stated_format(path: Path) -> str:
     """The format that a JSON file states at its beginning, without samebits and version: "plan"
-    of samebits-plan-1; "" where it states none."""
+    of samebits-plan-2; "" where it states none."""
     try:
         with opened(path) as file:
             begin = file.read(SNIFFED)

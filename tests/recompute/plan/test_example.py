@@ -6,12 +6,11 @@ from itertools import chain, combinations
 
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.balance import balance
-from samebits.recompute.plan.bound import IMPOSSIBLE, Knapsack
 from samebits.recompute.plan.cost import Device, Tier, times
-from samebits.recompute.plan.greedy import cost_of
-from samebits.recompute.plan.optimum import Choice, cheapest, smallest
-from samebits.recompute.plan.rule import UNREAD, local_rule
-from samebits.recompute.plan.schedule import Action, compile_schedule, peak, simulate
+from samebits.recompute.plan.rule import UNREAD
+from samebits.recompute.plan.schedule import Action, PassStep, compile_schedule, peak, simulate
+from samebits.recompute.plan.simulation import simulate as simulate_step
+from samebits.recompute.plan.storages import StoragePlanner
 
 
 def layer(name: str, kind: str, index: int, size: int, operations: int) -> SubLayer:
@@ -60,21 +59,19 @@ def test_schedule():
     assert max(levels((3,)).values()) == 38
 
 
-def test_optimum():
-    assert cheapest(TAPE, TIMES, 37) == Choice((1, 4), 6, 30, 6)
-    assert smallest(TAPE, TIMES).peak == 30
+def test_search():
+    """Within 37 bytes value 1 is dropped; neither is 3, whose time is the least, nor 3 and 2."""
+    step = PassStep(TAPE, TIMES)
+    found = StoragePlanner(step.facts).find(37)
+    assert found is not None
+    outcome = found.outcome
+    assert (step.dropped(outcome), outcome.cost, outcome.peak) == ((1, 4), 6, 30)
+    assert found.bound == 6
     for dropped in ((3,), (2, 3), (1, 2, 3)):  # in the order of their times
         assert peak(TAPE, compile_schedule(TAPE, dropped)) == 38
     subsets = chain.from_iterable(combinations(range(1, 5), count) for count in range(5))
-    fitting = [d for d in subsets if peak(TAPE, compile_schedule(TAPE, d)) <= 37]
-    assert min(cost_of(TAPE, TIMES, d) for d in fitting) == 6
-
-
-def test_bound():
-    sack = Knapsack((0, 1, 2), (10, 20, 10), (1, 4, 5))
-    assert sack.least(80 - 55) == 1 + 1
-    assert sack.least(80 - 55, decided=0b001) == 4 * 5 // 20  # 20 and 10 bytes: 5 too many
-    assert (sack.least(40), sack.least(0), sack.least(-1)) == (0, 10, IMPOSSIBLE)
+    outcomes = [simulate_step(step.facts, step.kept(dropped)) for dropped in subsets]
+    assert min(o.cost for o in outcomes if o.peak <= 37) == 6
 
 
 def test_cost():
@@ -82,9 +79,9 @@ def test_cost():
 
 
 def test_rule():
-    found = local_rule(TAPE, DEVICE, "bfp")
-    assert [(d.recompute_ps, d.load_ps, d.stored) for d in found[1:4]] == [
-        *((48, 32, True), (16, 32, False), (8, 8, True))
+    found = PassStep(TAPE, times(TAPE, DEVICE, "bfp")).rule(DEVICE)
+    assert [(found[v].compute, found[v].load, found[v].stored) for v in (1, 2, 3)] == [
+        *((48, 32, True), (96, 32, True), (64, 8, True))
     ]
     assert (found[4].stored, found[4].reason) == (False, UNREAD)
 

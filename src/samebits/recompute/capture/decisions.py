@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from samebits.recompute.capture.facts import StepNode
-from samebits.recompute.capture.planner import StoragePlan
 from samebits.recompute.capture.step import BudgetStep
-from samebits.recompute.plan.cost import Device, find_device, load
+from samebits.recompute.plan.cost import find_device
 from samebits.recompute.plan.plan import Decision, Plan
+from samebits.recompute.plan.planner import decided
+from samebits.recompute.plan.rule import local_rule
+from samebits.recompute.plan.storages import StoragePlan
 
 
 def plan_captured(
     module: nn.Module, example: Any, loss: Callable[..., Any], device: str, budget: int | str | None
-) -> Plan:
-    """The plan of a step that no tape holds; without a budget everything is kept.
+) -> tuple[Plan, StoragePlan]:
+    """The plan of a step that no tape holds, and what it was made from.
 
     Raises UnsupportedError, naming the reason, for a step that is not captured, and InputError for
     a budget below the smallest.
     """
-    step = BudgetStep(module, loss, "100%" if budget is None else budget, device, "error")
+    step = BudgetStep(module, loss, budget, device, "error")
     step.prepare(example)
     made, found = step.plans[-1], find_device(device)
-    outcome = made.outcome
-    work = sum(node.cost for node in made.facts.backward) + outcome.cost
-    return Plan(
+    facts, outcome = made.facts, made.outcome
+    work = sum(node.cost for node in facts.backward) + outcome.cost
+    layers, rule = [], local_rule(facts, found)
+    for at, node in enumerate(facts.forward):
+        size = sum(facts.sizes[s] for s in node.makes)
+        layer = Decision(node.name, node.kind, (), size, True, "", 0, 0, 0, "")
+        if at in rule:
+            stored = None if budget is None else not outcome.kept.isdisjoint(node.makes)
+            layers.append(decided(layer, rule[at], stored))
+        elif node.makes:
+            layers.append(replace(layer, reason="cannot be computed again"))
+    plan = Plan(
         arch=type(module).__name__,
         numerics="float32",
         samples=len(example),
@@ -42,30 +53,6 @@ def plan_captured(
         backward="sequential",
         work_ps=work,
         span_ps=work,
-        layers=tuple(_decision(made, found, node) for node in made.facts.forward if node.makes),
+        layers=tuple(layers),
     )
-
-
-def _decision(made: StoragePlan, device: Device, node: StepNode) -> Decision:
-    """The decision about what an operator makes."""
-    size = sum(made.facts.sizes[s] for s in node.makes)
-    stored = not made.outcome.kept.isdisjoint(node.makes)
-    read = stored or not made.facts.saved.isdisjoint(node.makes)
-    tier = device.tier(size)
-    return Decision(
-        name=node.name,
-        kind=node.kind,
-        shape=(),
-        bytes=size,
-        stored=stored,
-        tier=tier.name,
-        recompute_ps=node.cost,
-        load_ps=load(tier, size),
-        reason=(
-            "no backward pass reads it"
-            if not read
-            else "within the budget"
-            if stored
-            else "computed again for the budget"
-        ),
-    )
+    return plan, made

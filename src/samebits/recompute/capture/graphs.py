@@ -23,9 +23,9 @@ from torch import Tensor, fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
 from samebits.recompute.capture.costs import Prices
-from samebits.recompute.capture.facts import StepFacts, StepNode
 from samebits.recompute.capture.kernels import replayed, training, with_state
-from samebits.recompute.capture.simulation import Outcome
+from samebits.recompute.plan.facts import StepFacts, StepNode
+from samebits.recompute.plan.simulation import Outcome
 
 STATE = torch.empty(5056, dtype=torch.uint8, device="meta")  # of the CPU's generator
 STATISTICS = torch.ops.aten._native_batch_norm_legit_functional.default
@@ -126,6 +126,10 @@ class _Reader:
         second.append((_output(backward), self._accumulation(_output(backward))))
         given, gradients = results[: self.outputs], list(_output(backward).args[0])  # type: ignore[arg-type]
         own = [n for n in backward.graph.nodes if n.op == "placeholder" and n not in saved]
+        beside: dict[Any, set[int]] = {}  # by autograd's number of an operator and its gradients
+        for n, node in second:
+            beside.setdefault(n.meta.get("seq_nr"), set()).update(node.reads)
+        numbers = [n.meta.get("seq_nr") for n, _ in first]
         facts = StepFacts(
             tuple(self.sizes),
             tuple(node for _, node in first),
@@ -133,6 +137,11 @@ class _Reader:
             frozenset(once),
             frozenset(self._all(given)) - outside,
             frozenset(self._all((*gradients, *own))) - outside,
+            beside={
+                at: frozenset(beside.get(number, ()))
+                for at, number in enumerate(numbers)
+                if number is not None
+            },
         )
         return Captured(
             facts, self.graphs, [n for n, _ in first], [n for n, _ in second], self.storages, saved,
@@ -190,7 +199,7 @@ class _Reader:
             makes,
             cost,
             temporary,
-            STATE.numel() if _random(node) else 0,
+            *[STATE.numel() if _random(node) else 0] * 2,
         )
 
 

@@ -29,14 +29,16 @@ from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.recompute.capture.costs import Prices
 from samebits.recompute.capture.graphs import boxed, capture, changed_inputs, write
 from samebits.recompute.capture.kernels import as_eager
-from samebits.recompute.capture.planner import StoragePlan, StoragePlanner
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.rule import local_rule
+from samebits.recompute.plan.storages import StoragePlan, StoragePlanner
 from samebits.recompute.run.profile import untouched
 from samebits.settled import outside, tracing
 
 FALLBACKS = ("eager", "error")
 PLANS = 64  # of one step, for batches of so many shapes
+SECONDS = 5.0  # of the solver, for each candidate of a plan
 REFUSALS = (TorchDynamoException, FailOnRecompileLimitHit)
 
 
@@ -75,11 +77,11 @@ class BudgetStep:
         self,
         model: nn.Module,
         loss: Callable[..., Any],
-        budget: int | str,
+        budget: int | str | None,
         device: str,
         fallback: str,
     ) -> None:
-        """Raises InputError for arguments that are none."""
+        """Raises InputError for arguments that are none. Without a budget the local rule plans."""
         if not isinstance(model, nn.Module) or not callable(loss):
             raise InputError(
                 "expected a torch.nn.Module and a function of its output (and of what else a step "
@@ -87,10 +89,11 @@ class BudgetStep:
             )
         if fallback not in FALLBACKS:
             raise InputError(f"fallback: expected {' or '.join(FALLBACKS)}, found {fallback!r}")
-        self.budget, self.fallback = parse_budget(budget), fallback
+        self.budget = None if budget is None else parse_budget(budget)
+        self.fallback, self._device = fallback, find_device(device)
         self.plans: list[StoragePlan] = []
         self.refused: dict[Any, str] = {}
-        self._prices = Prices(find_device(device))
+        self._prices = Prices(self._device)
         self._whole = _Whole(model, loss)
         self._proving = False
         self._error: SamebitsError | None = None
@@ -207,7 +210,15 @@ class BudgetStep:
         self._prices.learn(graphs)
         step = capture(graphs, num_fwd_outputs, changed_inputs(joint), self._prices)
         try:
-            plan = StoragePlanner(step.facts)(self.budget)
+            planner, facts = StoragePlanner(step.facts, time_limit=SECONDS), step.facts
+            if self.budget is None:
+                rule = local_rule(facts, self._device)
+                gone = {
+                    s for at, x in rule.items() if not x.stored for s in facts.forward[at].makes
+                }
+                plan = planner.plan_of(facts.saved - gone)
+            else:
+                plan = planner(self.budget)
         except SamebitsError as error:
             self._error = error
             raise

@@ -12,9 +12,10 @@ from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.rule import UNREAD
 from samebits.recompute.plan.schedule import Action, compile_schedule
 
-FORMAT = "samebits-plan-1"
+FORMAT = "samebits-plan-2"
 ORDERS = ("sequential", "paired")  # of the backward pass
 SEARCHES = ("none", "complete", "steps", "time")  # how the search for a plan came to its end
 LARGEST_FILE = 1 << 26  # bytes of a plan file
@@ -28,8 +29,8 @@ class Decision:
 
     tier:   where the output lives from its forward to its backward pass if it is stored, else where
             it lives until its last use
-    recompute_ps, load_ps: the two sides of the inequality load(input) + compute < load(output); 0
-            where there is nothing to decide
+    fetch_ps, recompute_ps, load_ps: what the inequality load(input) + time < load(output) consists
+            of; 0 where there is nothing to decide
     reason: why, in words
     """
 
@@ -39,9 +40,17 @@ class Decision:
     bytes: int
     stored: bool
     tier: str
+    fetch_ps: int
     recompute_ps: int
     load_ps: int
     reason: str
+
+    @property
+    def gain_ps(self) -> int:
+        """Time saved by dropping it, negative where that loses; 0 where no load is avoided."""
+        if self.reason == UNREAD:
+            return 0
+        return self.load_ps - self.fetch_ps - self.recompute_ps
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,12 @@ class Plan:
     work_ps: int
     span_ps: int
     layers: tuple[Decision, ...]
+
+    @property
+    def avoided_ps(self) -> int:
+        """Time of the loads that the backward pass does without, as the values are not stored."""
+        gone = (x for x in self.layers if not x.stored and x.reason != UNREAD)
+        return sum(layer.load_ps for layer in gone)
 
     def dropped(self, network: PassNetwork) -> tuple[int, ...]:
         """The values of `network` that this plan drops; InputError at the first difference."""

@@ -1,16 +1,13 @@
 """Plans: the decisions of the local rule or of the search within a budget, with their figures.
 
-Without a budget the local rule (`rule`) decides each value by itself. With one, the search
-(`optimum`) decides all of them together; its result for the sequential order is proven to be the
-cheapest, or within a known bound of it. What bounds the search is a number of steps, so that the
-same call gives the same plan on every machine; a limit of time, which does not, is for those who
-ask for one.
+Without a budget the local rule (`rule`) decides each value by itself. With one, the search of
+captured steps (`storages`) decides all of them together, over the same facts: storages and nodes
+(`schedule.PassStep`). A mixed-integer relaxation bounds what any plan takes. Both are bounded by
+numbers of nodes, so that the same call gives the same plan on every machine; a limit of time, which
+does not, is for those who ask for one.
 
-The paired order is not searched. A deferred weight gradient holds the values that it reads for
-longer, so the same choice may have a higher peak there. The search is asked for less until the
-paired peak of its result fits: within 37 bytes, if the choice it finds for 37 has a paired peak of
-40, it is asked for 3 less than that choice needs, and for at least twice as much less from round to
-round, so this ends soon: with a choice that fits, or where the search finds none.
+The paired order is another order of nodes, planned in the same way: a deferred weight gradient
+holds the values that it reads for longer.
 """
 
 from __future__ import annotations
@@ -25,14 +22,14 @@ from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import predicted_balance
 from samebits.recompute.plan.budget import Budget
 from samebits.recompute.plan.cost import Device, times
-from samebits.recompute.plan.greedy import cost_of
-from samebits.recompute.plan.optimum import Choice, cheapest, least_regular, smallest
 from samebits.recompute.plan.plan import Decision, Plan
-from samebits.recompute.plan.relaxed import relaxed_bound
-from samebits.recompute.plan.rule import UNREAD, local_rule
-from samebits.recompute.plan.schedule import compile_schedule, peak
+from samebits.recompute.plan.rule import UNREAD, Sides
+from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
+from samebits.recompute.plan.storages import StoragePlanner, never
 
-ROUNDS = 4  # searches that share the steps of one, as the paired order takes several
+STEPS = 150_000  # nodes that a search simulates
+LARGEST = 120  # nodes of a pass whose relaxation keeps storages as a whole
+SOLVED = 100  # nodes of the solver, for each candidate
 
 
 class TimeLimit:
@@ -74,40 +71,33 @@ def make_plan(
     does not hold.
     """
     expired = TimeLimit(time_limit)
-    decisions = local_rule(network, device, numerics)
-    costs = times(network, device, numerics)
     paired = backward == "paired"
-    local = tuple(i for i, d in enumerate(decisions) if not d.stored)
-    store_all = peak(network, compile_schedule(network, ())) + earlier
+    step = PassStep(network, times(network, device, numerics), paired, earlier)
+    rule = step.rule(device)
+    planner = _planner(step, expired)
+    everything = planner.everything.peak
+    if paired:
+        everything = peak(network, compile_schedule(network, ())) + earlier
     if isinstance(budget, Fraction):
-        budget = int(budget * store_all)
+        budget = int(budget * everything)
     if budget is None:
-        least = least_regular(network, costs)
-        dropped, bound, search = local, 0, "none"
+        list(planner.regular())
+        outcome = planner.outcome(step.kept(i for i, sides in rule.items() if not sides.stored))
+        bound, search = 0, "none"
     else:
-        found = _within(network, costs, budget - earlier, paired, expired)
-        least = _smallest(network, costs, local, paired, expired)
-        choices = [x for x in (found, replace(least, bound=0)) if x and x.peak <= budget - earlier]
-        if not choices:
-            known = ", of the smallest paired plan found" if paired else ""
+        found = planner.find(budget)
+        planner.smallest()
+        if found is None:
             raise InputError(
-                f"--memory-budget: expected at least {least.peak + earlier} bytes for this model "
-                f"and batch{known}, found {budget}; raise the budget, lower --batch or give more "
-                "--shards"
+                f"--memory-budget: expected at least {planner.least.peak} bytes for this model and "
+                f"batch, found {budget}; raise the budget, lower --batch or give more --shards"
             )
-        choice = min(choices, key=lambda choice: (choice.cost, choice.peak))
-        dropped, bound = choice.dropped, choice.bound
-        if not paired and bound < choice.cost:
-            bound = max(bound, relaxed_bound(network, costs, budget - earlier))
-        proven = bound == choice.cost and not paired
+        outcome, bound = found.outcome, found.bound
+        proven = bound == outcome.cost
         search = "complete" if proven else "time" if expired.passed else "steps"
-        open_, gone = set(network.choices()), set(dropped)
-        decisions = tuple(
-            _budgeted(d, i not in gone) if i in open_ else d for i, d in enumerate(decisions)
-        )
-    schedule = compile_schedule(network, dropped, paired)
-    level = peak(network, schedule)
-    _check_memory(device, level + earlier)
+    _check_memory(device, outcome.peak)
+    gone = frozenset(step.dropped(outcome))
+    schedule = compile_schedule(network, gone, paired)
     work, span = predicted_balance(network, schedule, device, numerics)
     return Plan(
         arch=arch,
@@ -115,17 +105,35 @@ def make_plan(
         samples=network.layers[0].shape[0],
         device=device.name,
         budget=budget,
-        peak=level + earlier,
-        store_all=store_all,
-        smallest=min(least.peak, level) + earlier,
-        recompute_ps=cost_of(network, costs, dropped),
+        peak=outcome.peak,
+        store_all=everything,
+        smallest=planner.least.peak,
+        recompute_ps=outcome.cost,
         bound_ps=bound,
         search=search,
         backward=backward,
         work_ps=work,
         span_ps=span,
-        layers=decisions,
+        layers=tuple(
+            _layer(network, i, rule[i], None if budget is None else i not in gone)
+            if i in rule
+            else _layer(network, i)
+            for i in range(len(network.layers))
+        ),
     )
+
+
+def _planner(step: PassStep, expired: Callable[[], bool] = never) -> StoragePlanner:
+    return StoragePlanner(step.facts, STEPS, expired, LARGEST, node_limit=SOLVED)
+
+
+def least_peak(step: PassStep, searched: bool) -> tuple[int, ...]:
+    """The values to drop for the smallest peak: of the regular choices, or of those searched."""
+    planner = _planner(step)
+    list(planner.regular())
+    if searched:
+        planner.smallest()
+    return step.dropped(planner.least)
 
 
 def _check_memory(device: Device, level: int) -> None:
@@ -139,58 +147,28 @@ def _check_memory(device: Device, level: int) -> None:
         )
 
 
-def _paired(network: PassNetwork, costs: list[int], dropped: tuple[int, ...]) -> Choice:
-    """A choice in the paired order, of which nothing is proven."""
-    level = peak(network, compile_schedule(network, dropped, paired=True))
-    return Choice(dropped, cost_of(network, costs, dropped), level, 0)
+def _layer(
+    network: PassNetwork, i: int, sides: Sides | None = None, stored: bool | None = None
+) -> Decision:
+    """The decision about a sub-layer; without sides there is nothing to decide."""
+    layer = network.layers[i]
+    made = Decision(layer.name, layer.kind, layer.shape, layer.size, True, "", 0, 0, 0, "")
+    if sides is None:
+        return replace(made, reason="a view of another result" if i else "the input")
+    return decided(made, sides, stored)
 
 
-def _smallest(
-    network: PassNetwork,
-    costs: list[int],
-    local: tuple[int, ...],
-    paired: bool,
-    expired: Callable[[], bool],
-) -> Choice:
-    """The choice of the smallest peak.
-
-    The search knows the sequential order alone: in the paired order the best of what it finds, the
-    local rule's choice and dropping nothing.
-    """
-    found = smallest(network, costs, expired)
-    if not paired:
-        return found
-    choices = (_paired(network, costs, dropped) for dropped in (found.dropped, local, ()))
-    return min(choices, key=lambda choice: (choice.peak, choice.cost))
-
-
-def _within(
-    network: PassNetwork,
-    costs: list[int],
-    budget: int,
-    paired: bool,
-    expired: Callable[[], bool],
-) -> Choice | None:
-    """The cheapest choice found within a budget, None if there is none.
-
-    The paired order holds more than the sequential one, which the search knows: it is asked for as
-    much less as the paired peak was too high, by 1/64 of the budget at least and by twice as much
-    from round to round, until that fits.
-    """
-    if not paired:
-        return cheapest(network, costs, budget, expired)
-    found, less = cheapest(network, costs, budget, expired, ROUNDS), budget // 64
-    while found is not None:
-        choice = _paired(network, costs, found.dropped)
-        if choice.peak <= budget:
-            return choice
-        asked = min(budget, found.peak) - max(choice.peak - budget, less)
-        found, less = cheapest(network, costs, asked, expired, ROUNDS), 2 * max(less, 1)
-    return None
-
-
-def _budgeted(decision: Decision, stored: bool) -> Decision:
-    if decision.reason == UNREAD:
-        return replace(decision, stored=stored)
-    reason = "within the budget" if stored else "computed again for the budget"
-    return replace(decision, stored=stored, reason=reason)
+def decided(made: Decision, sides: Sides, stored: bool | None) -> Decision:
+    """A decision by the local rule; `stored`: by the search within a budget instead."""
+    reason = sides.reason
+    if stored is not None and reason != UNREAD:
+        reason = "within the budget" if stored else "computed again for the budget"
+    return replace(
+        made,
+        stored=sides.stored if stored is None else stored,
+        tier=sides.tier,
+        fetch_ps=sides.fetch,
+        recompute_ps=sides.compute,
+        load_ps=sides.load,
+        reason=reason,
+    )

@@ -1,101 +1,114 @@
 """The local rule: a value is computed again where that is faster than loading it.
 
-Value i is dropped when load(input) + compute(i) < load(output). This is the time that the choice
+Value i is dropped when load(input) + time(i) < load(output). This is the time that the choice
 adds to the backward pass, on either side, and nothing else of the step changes with it:
 
+- time(i) is what computing i once takes anywhere (`cost.times`), its start and the traffic of what
+  it touches included: the total of a plan counts the same;
 - the output, if stored, is loaded from the nearest tier that holds everything written between its
   forward and its backward pass, since what is written later displaces it from nearer ones;
 - an input that a backward pass close by (that of i, or one that reads value i) reads anyway is
   free;
 - an input that is dropped itself costs what it takes to compute it again, or nothing if that is
   done for its own sake;
-- a value that no backward pass reads is never loaded, so it is not stored.
+- what a sub-layer saves besides its value, where that goes with it, is loaded with it;
+- where no backward pass reads either, nothing is loaded, so nothing is stored.
 
-Sub-layers are decided in the order of execution, as the second and third point need decisions about
+Nodes are decided in the order of execution, as what an input costs depends on decisions about
 values before.
 
-Example: the tape of `schedule` on the device of `cost`, with 48, 16, 8 and 32 operations. Between
-forward and backward pass of value 3 only itself is written, 8 bytes, so it lives in the near tier
-of 12 bytes; values 2 (16 bytes) and 1 (24 bytes) live in the far one, at 4 ps a byte.
-
-    value        load(input) + compute                       load(output)
-    1, conv      0 (its backward pass reads 0) + 48          8 * 4 = 32      stored
-    2, norm      0 (its backward pass reads 1) + 16          8 * 4 = 32      computed again
-    3, gelu      0 (its backward pass reads 2) + 8           8               stored
-    4, linear                                                                not stored: never read
+Example: three values of 100 bytes and a near tier of 150 with one byte a picosecond, a far one with
+a tenth of that. The first value's output lives in the far tier, as 300 bytes are written before its
+backward pass: loading it takes 1000 ps. Its input is read by its own backward pass, and computing
+it takes 600 ps, so it is computed again: 0 + 600 < 1000. The third lives in the near tier: loading
+it takes 100 ps, computing it again no less than its traffic, so it is stored.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.cost import Device, load
-from samebits.recompute.plan.plan import Decision
+from samebits.recompute.plan.facts import StepFacts
 
 UNREAD = "no backward pass reads it"
+CHEAPER = "computing it again is cheaper than loading it"
+DEARER = "loading it is cheaper than computing it again"
 
 
-def local_rule(network: PassNetwork, device: Device, numerics: str) -> tuple[Decision, ...]:
-    """The decision for every sub-layer, in the order of execution.
+@dataclass(frozen=True)
+class Sides:
+    """The decision about what one forward node makes, and the times that it compares."""
 
-    numerics: bfp or float32, which decides the rate of the device
+    stored: bool
+    tier: str
+    fetch: int
+    compute: int
+    load: int
+    reason: str
+
+
+def local_rule(
+    facts: StepFacts, device: Device, sizes: Sequence[int] | None = None
+) -> dict[int, Sides]:
+    """The decision for every forward node that makes what may be computed again.
+
+    sizes: bytes of every storage, where some that count nothing for the memory are loaded
     """
-    layers = network.layers
-    choices = set(network.choices())
-    users: dict[int, list[int]] = {v: [] for v in range(len(layers))}
-    for t, layer in enumerate(layers):
-        for v in network.roots(layer.needs) if layer.differentiable else ():
-            users[v].append(t)
-    written, distance = 0, [0] * len(layers)
-    for v in range(len(layers) - 1, -1, -1):
-        written += layers[v].size if users[v] or v == 0 else 0
-        distance[v] = max(written, layers[v].size)
-    produce: dict[int, int] = {}  # picoseconds to have a dropped value again
-    decisions = []
-    for v, layer in enumerate(layers):
-        base = Decision(layer.name, layer.kind, layer.shape, layer.size, True, "", 0, 0, "")
-        if v not in choices:
-            reason = "the input" if v == 0 else "a view of another result"
-            decisions.append(replace(base, reason=reason))
-            continue
-        stored_in = device.tier(distance[v])
-        near = {x for t in (v, *users[v]) for x in network.roots(layers[t].needs)}
-        left = device.arithmetic(layer, numerics) + sum(
-            _fetch(network, device, x, distance[x], produce, users)
-            for x in network.roots(layer.inputs)
-            if x not in near
-        )
-        right = load(stored_in, layer.size)
-        sides = replace(base, recompute_ps=left, load_ps=right)
-        if not users[v]:
-            produce[v] = left
-            tier = device.tier(layer.size).name
-            decisions.append(replace(sides, stored=False, tier=tier, reason=UNREAD))
-        elif left < right:
-            produce[v] = left
-            reason = "computing it again is cheaper than loading it"
-            tier = device.tier(layer.size).name
-            decisions.append(replace(sides, stored=False, tier=tier, reason=reason))
-        else:
-            reason = "loading it is cheaper than computing it again"
-            decisions.append(replace(sides, tier=stored_in.name, reason=reason))
-    return tuple(decisions)
+    return _Rule(facts, device, facts.sizes if sizes is None else sizes).decisions()
 
 
-def _fetch(
-    network: PassNetwork,
-    device: Device,
-    value: int,
-    distance: int,
-    produce: dict[int, int],
-    users: dict[int, list[int]],
-) -> int:
-    """Picoseconds to have an input: to load it, or to compute it again unless that is done anyway.
+@dataclass
+class _Rule:
+    """Nodes decided so far.
 
-    distance: bytes written between the value's forward and its backward pass; produce: times of the
-    values dropped so far; users: sub-layers whose backward pass reads a value
+    produce: picoseconds to have what a node makes again, where it is dropped
     """
-    if value in produce:
-        return 0 if users[value] else produce[value]
-    return load(device.tier(distance), network.layers[value].size)
+
+    facts: StepFacts
+    device: Device
+    sizes: Sequence[int]
+    produce: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.users: dict[int, list[int]] = {}
+        for at, node in enumerate(self.facts.backward):
+            for s in node.reads:
+                self.users.setdefault(s, []).append(at)
+        written, self.distance = 0, dict[int, int]()
+        for at in range(len(self.facts.forward) - 1, -1, -1):
+            makes = self.facts.forward[at].makes
+            written += sum(self.sizes[s] for s in makes if s in self.users or not at)
+            self.distance[at] = max(written, sum(self.sizes[s] for s in makes))
+
+    def decisions(self) -> dict[int, Sides]:
+        found = {}
+        for at, node in enumerate(self.facts.forward):
+            if open_ := [s for s in node.makes if s not in self.facts.once]:
+                found[at] = self._decide(at, open_)
+        return found
+
+    def _decide(self, at: int, makes: Sequence[int]) -> Sides:
+        node, read = self.facts.forward[at], [s for s in makes if s in self.users]
+        backward = {t for s in read for t in self.users[s]}
+        near = {s for t in backward for s in self.facts.backward[t].reads}
+        near |= self.facts.beside.get(at, frozenset())
+        fetch = sum(self._fetch(s) for s in node.reads if s not in near)
+        far = self.device.tier(self.distance[at])
+        loaded = load(far, sum(self.sizes[s] for s in read))
+        if not read or fetch + node.cost < loaded:
+            self.produce[at] = fetch + node.cost
+            tier = self.device.tier(sum(self.sizes[s] for s in makes))
+            reason = CHEAPER if read else UNREAD
+            return Sides(False, tier.name, fetch, node.cost, loaded, reason)
+        return Sides(True, far.name, fetch, node.cost, loaded, DEARER)
+
+    def _fetch(self, s: int) -> int:
+        """Picoseconds to have an input: to load it, or to compute it again unless that is done
+        anyway."""
+        maker = self.facts.maker[s]
+        if maker in self.produce:
+            anyway = any(made in self.users for made in self.facts.forward[maker].makes)
+            return 0 if anyway else self.produce[maker]
+        return load(self.device.tier(self.distance[maker]), self.sizes[s])

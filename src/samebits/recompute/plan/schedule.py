@@ -1,10 +1,12 @@
-"""A plan's step as a list of actions, and the memory of such a list, simulated.
+"""A pass of sub-layers as storages and nodes, and a plan's pass as a list of actions.
 
 A plan is a set of values to drop. The set fixes the actions, for three reasons: backward passes run
 in autograd's order, whatever is dropped; a dropped value is computed again as late as possible,
 just before the first backward pass that reads it, and at most once; and every value is freed after
 the last action that reads it, so that it is in memory only between its making and its last use.
-Simulating the list action by action gives its peak without running anything.
+All of that is what `simulation` does with storages and nodes, so a pass is written as such
+(`PassStep`): a value is a storage, and so are what a sub-layer saves besides it and each gradient.
+The peak is known without running anything.
 
 Example (checked by tests/recompute/plan/test_example.py). Sizes in bytes; a gradient is as large as
 its value, and the input has none:
@@ -25,16 +27,22 @@ backward pass of norm, when values 2 and 3 are gone:
 
 The level is 30 at its highest. If value 3 is dropped instead, it is read by the very next backward
 pass, so it is back where the level was highest: the peak is 38 as before. Which values to drop is
-therefore no question of their size alone, and is searched for (`optimum`).
+therefore no question of their size alone, and is searched for (`storages`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.cost import Device
+from samebits.recompute.plan.facts import StepFacts, StepNode
+from samebits.recompute.plan.rule import Sides, local_rule
+from samebits.recompute.plan.simulation import Moment, Outcome
+from samebits.recompute.plan.simulation import simulate as simulate_step
 
 ActionKind = Literal[
     "forward",
@@ -58,79 +66,6 @@ class Action(NamedTuple):
     value: int
 
 
-def compile_schedule(
-    network: PassNetwork, dropped: Iterable[int], paired: bool = False
-) -> tuple[Action, ...]:
-    """The actions of one pass in which the `dropped` values are recomputed when needed.
-
-    Backward passes run in the reverse order of the forward passes, as autograd runs them. A dropped
-    value is computed again once, when it is first read, and every value is freed after its last
-    use. A value that is computed again has two lives: it is freed after its last reader of the
-    forward pass, and again after its last reader of the backward pass.
-
-    paired: weight gradients are deferred, each until the activation gradient of the next sub-layer
-    that has one is there:
-
-        activation gradient 3, weight gradient 3, activation gradient 2, join 3, weight gradient 2
-    """
-    layers, missing = network.layers, set(dropped)
-    events: list[tuple[Action, list[int]]] = []  # with the storages it reads or makes
-    for i in range(1, len(layers)):
-        events.append((Action("forward", i), network.roots((*layers[i].inputs, i))))
-    events.append((Action("loss", network.output), network.roots((network.output,))))
-    half = len(events)
-    deferred: tuple[Action, list[int]] | None = None
-    for i in range(len(layers) - 1, 0, -1):
-        if not layers[i].differentiable:
-            continue
-        needs = network.roots(layers[i].needs)
-        if i in missing and not layers[i].light:
-            needs.append(i)
-        for w in _closure(network, needs, missing):
-            missing.remove(w)
-            events.append((Action("recompute", w), network.roots((*layers[w].inputs, w))))
-        if not paired or layers[i].apart is None:
-            events.append((Action("backward", i), needs))
-            continue
-        events.append((Action("activation gradient", i), needs))
-        if deferred is not None:
-            events.append(deferred)
-        events.append((Action("weight gradient", i), needs))
-        deferred = Action("join", i), needs
-    if deferred is not None:
-        events.append(deferred)
-    last: dict[int, int] = {}
-    first_life: dict[int, int] = {}
-    recomputed = set(dropped) - missing
-    for at, (_, touched) in enumerate(events):
-        for v in touched:
-            last[v] = at
-            if at < half:
-                first_life[v] = at
-    ends: dict[int, list[int]] = {}
-    for v, at in last.items():
-        ends.setdefault(at, []).append(v)
-    for v in recomputed:
-        ends.setdefault(first_life[v], []).append(v)
-    out: list[Action] = []
-    for at, (action, _) in enumerate(events):
-        out.append(action)
-        out += (Action("free", v) for v in sorted(ends.get(at, ())))
-    return tuple(out)
-
-
-def _closure(network: PassNetwork, needs: Iterable[int], missing: set[int]) -> list[int]:
-    """The missing values from which `needs` follow, in the order of computation."""
-    found: set[int] = set()
-    stack = [v for v in needs if v in missing]
-    while stack:
-        v = stack.pop()
-        if v not in found:
-            found.add(v)
-            stack += (r for r in network.roots(network.layers[v].inputs) if r in missing)
-    return sorted(found)
-
-
 class Level(NamedTuple):
     """The memory of one action in bytes: the largest level while it runs, and the level after."""
 
@@ -139,159 +74,218 @@ class Level(NamedTuple):
     after: int
 
 
-def simulate(network: PassNetwork, schedule: Sequence[Action]) -> list[Level]:
-    """The memory of a schedule, action by action, in bytes above that before the pass.
+class PassStep:
+    """A pass of a network as a step's facts.
 
-    The input counts from the beginning to the end.
+    Storage `i` is value `i`, storage `count + i` what sub-layer `i` saves besides it; gradients
+    follow. Forward node `i` is sub-layer `i` (0 makes the input, which counts throughout), the last
+    one is the loss in both directions. What a sub-layer saves besides is always kept where it is
+    little (`light`), else it comes and goes with the value.
+
+    Gradients are counted by storage: a backward pass may hand on the storage of the gradient that
+    arrived, as a residual sum does, so a storage is freed after the last node that reads one in it.
+
+    costs:   picoseconds of computing each sub-layer
+    paired:  weight gradients are deferred, each until the activation gradient of the next sub-layer
+             that has one is there:
+             activation gradient 3, weight gradient 3, activation gradient 2, join 3, ...
+    earlier: bytes that the step holds when the pass starts
+    actions: what each backward node is
     """
-    state = Simulation(network, {i for kind, i in schedule if kind == "recompute"})
-    levels = []
-    for action in schedule:
-        top = state.step(action)
-        levels.append(Level(action, max(top, state.level), state.level))
-    return levels
+
+    def __init__(
+        self,
+        network: PassNetwork,
+        costs: Sequence[int] | None = None,
+        paired: bool = False,
+        earlier: int = 0,
+    ) -> None:
+        self.network, self.paired = network, paired
+        layers, self.count = network.layers, len(network.layers)
+        self.costs = costs or [0] * self.count
+        self.actions: list[Action] = []
+        self.sizes = [0 if x.alias is not None or not i else x.size for i, x in enumerate(layers)]
+        self.sizes += [x.extra if x.differentiable else 0 for x in layers]
+        once = set(range(self.count)).difference(network.choices())
+        once.update(self.count + i for i, layer in enumerate(layers) if layer.light)
+        forward = [self._forward(i) for i in range(self.count)]
+        loss, output = network.loss, network.output
+        first = self._new(loss.gradient)
+        above = max(loss.forward_peak, loss.kept + loss.backward_peak) - loss.gradient
+        reads = tuple(network.roots((output,)))
+        forward.append(StepNode("loss", "loss", reads, (first,), temporary=max(0, above)))
+        # The gradient of the output is autograd's until the pass is done.
+        self.gradients: dict[int, list[int]] = {output: [first]}
+        self.weights: dict[int, int] = {}
+        self.weight_storages: set[int] = set()
+        self.backward: list[StepNode] = []
+        self._all_backward()
+        left = self.weight_storages.union(*self.gradients.values())
+        self.facts = StepFacts(
+            tuple(self.sizes),
+            tuple(forward),
+            tuple(self.backward),
+            frozenset(once | {first}),
+            frozenset({first}),
+            frozenset(left - {first}),
+            network.layers[0].size + earlier,
+            whole=True,
+            beside={i: frozenset(network.roots(layer.needs)) for i, layer in enumerate(layers)},
+        )
+
+    def _new(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def _forward(self, i: int) -> StepNode:
+        layer, extra = self.network.layers[i], self.sizes[self.count + i]
+        makes = (() if layer.alias is not None else (i,)) + ((self.count + i,) if extra else ())
+        return StepNode(
+            layer.name,
+            layer.kind,
+            tuple(self.network.roots(layer.inputs)) if i else (),
+            makes,
+            self.costs[i],
+            max(0, layer.forward_peak - sum(self.sizes[s] for s in makes)),
+            layer.state,
+            extra if layer.light else 0,
+        )
+
+    def _all_backward(self) -> None:
+        """Backward passes from the last to the first, as autograd runs them."""
+        layers, joins = self.network.layers, list[tuple[int, list[int]]]()
+        for i in range(self.count - 1, 0, -1):
+            if not layers[i].differentiable:
+                continue
+            reads = self.network.roots(layers[i].needs)
+            reads += [self.count + i] if self.sizes[self.count + i] else []
+            arrived = self.gradients.pop(i, None)
+            reads += arrived or []
+            apart = layers[i].apart if self.paired else None
+            if apart is None:
+                weights = self._weights(i) if arrived else []
+                self._hand_down("backward", i, reads, arrived, layers[i].backward_peak, weights)
+                continue
+            self._hand_down("activation gradient", i, reads, arrived, apart[0], [])
+            self._joined(joins)
+            weights = self._weights(i) if arrived else []
+            rest = apart[1] - sum(self.sizes[s] for s in weights)
+            scratch = [self._new(max(0, rest))] if arrived else []
+            self._add("weight gradient", i, reads, [*weights, *scratch])
+            joins.append((i, reads + scratch))
+        self._joined(joins)
+
+    def _joined(self, joins: list[tuple[int, list[int]]]) -> None:
+        if joins:
+            i, reads = joins.pop()
+            self._add("join", i, reads, [])
+
+    def _add(
+        self, kind: ActionKind, i: int, reads: Sequence[int], makes: Sequence[int], rest: int = 0
+    ) -> None:
+        read, made = tuple(dict.fromkeys(reads)), tuple(makes)
+        self.actions.append(Action(kind, i))
+        self.backward.append(StepNode(self.network.layers[i].name, kind, read, made, 0, rest))
+
+    def _weights(self, i: int) -> list[int]:
+        """Storages of the gradients of weights: in BFP every contribution has its own."""
+        made = []
+        for weight, size in self.network.layers[i].weights:
+            if weight not in self.weights or self.network.summed:
+                self.weights[weight] = self._new(size)
+                made.append(self.weights[weight])
+        self.weight_storages.update(made)
+        return made
+
+    def _hand_down(
+        self,
+        kind: ActionKind,
+        i: int,
+        reads: list[int],
+        arrived: list[int] | None,
+        peak: int,
+        weights: list[int],
+    ) -> None:
+        """Gradients of a sub-layer's inputs; of weights too where they come with them.
+
+        The second gradient of a value is added as the passes add it: in BFP both are kept until the
+        sum is read; in float32 it takes the first one in if it is new memory, else a third storage
+        of 4 bytes an element holds the sum.
+        """
+        if arrived is None:
+            self._add(kind, i, reads, [])
+            return
+        layer = self.network.layers[i]
+        fresh = [self._new(size) for size in layer.fresh]
+        makes = [*fresh, *weights]
+        for v, places in layer.gradients:
+            own = [arrived[-1 - s] if s < 0 else fresh[s] for s in places]
+            old = self.gradients.get(v)
+            if old is not None and self.network.summed:
+                own = old + own
+            elif old is not None:
+                reads = reads + old
+                if any(s < 0 for s in places):
+                    own = [self._new(4 * math.prod(self.network.layers[v].shape))]
+                    makes += own
+            self.gradients[v] = own
+        self._add(kind, i, reads, makes, max(0, peak - sum(self.sizes[s] for s in makes)))
+
+    def rule(self, device: Device) -> dict[int, Sides]:
+        """The local rule's decisions, by value."""
+        return local_rule(self.facts, device, [self.network.layers[0].size, *self.sizes[1:]])
+
+    def kept(self, dropped: Iterable[int]) -> frozenset[int]:
+        """The storages of all values but these, and of what is saved besides."""
+        gone = set(dropped)
+        both = ((v, self.count + v) for v in range(self.count) if v not in gone)
+        return frozenset(s for s in itertools.chain(*both) if s in self.facts.maker)
+
+    def dropped(self, outcome: Outcome) -> tuple[int, ...]:
+        """The values that an outcome does not keep, nor what is saved besides."""
+        kept = outcome.kept
+        return tuple(
+            v for v in self.network.choices() if v not in kept and self._besides(v).isdisjoint(kept)
+        )
+
+    def _besides(self, v: int) -> set[int]:
+        return {self.count + v} - self.facts.once
+
+    def levels(self, dropped: Iterable[int]) -> list[Level]:
+        """The memory of a plan's pass, action by action."""
+        moments: list[Moment] = []
+        outcome = simulate_step(self.facts, self.kept(dropped), moments)
+        last = Action("loss", self.network.output)
+        actions: list[Action] = [Action("forward", i) for i in range(self.count)]
+        actions += [last, *(self._action(*entry) for entry in outcome.order)]
+        levels: list[Level] = []
+        for action, moment in list(zip(actions, moments, strict=True))[1:]:
+            values = sorted(s for s in moment.freed if s < self.count)
+            level = moment.level - sum(self.sizes[s] for s in moment.freed if s >= self.count)
+            levels.append(Level(action, max(moment.peak, level), level))
+            for v in values:
+                levels.append(Level(Action("free", v), level, level - self.sizes[v]))
+                level -= self.sizes[v]
+        return levels
+
+    def _action(self, at: int, second: bool) -> Action:
+        return Action("recompute", at) if second else self.actions[at]
+
+
+def compile_schedule(
+    network: PassNetwork, dropped: Iterable[int], paired: bool = False
+) -> tuple[Action, ...]:
+    """The actions of one pass in which the `dropped` values are recomputed when needed."""
+    return tuple(level.action for level in PassStep(network, paired=paired).levels(dropped))
+
+
+def simulate(network: PassNetwork, schedule: Sequence[Action]) -> list[Level]:
+    """The memory of a schedule, action by action, in bytes above that before the pass."""
+    again = [i for kind, i in schedule if kind == "recompute"]
+    paired = any(kind == "join" for kind, _ in schedule)
+    return PassStep(network, paired=paired).levels(again)
 
 
 def peak(network: PassNetwork, schedule: Sequence[Action]) -> int:
     """The largest level of a schedule in bytes."""
     return max(level.peak for level in simulate(network, schedule))
-
-
-class Simulation:
-    """The memory of a step under way, when the values `dropped` are computed again.
-
-    Gradients are counted by storage: a backward pass may hand on the storage of the gradient that
-    arrived, as a residual sum does, so a storage is freed when the last gradient in it is used up.
-    level: bytes at present, above those before the pass; the input counts throughout.
-    """
-
-    def __init__(self, network: PassNetwork, dropped: set[int]) -> None:
-        self.network, self.dropped = network, dropped
-        self.level = network.layers[0].size
-        self.extra: dict[int, int] = {}  # kept with the graph of a sub-layer
-        self.sizes: dict[int, int] = {}  # storages of gradients: bytes
-        self.counts: dict[int, int] = {}  # and how many gradients use each
-        self.gradients: dict[int, list[int]] = {}
-        self.weights: set[int] = set()  # that have a gradient
-
-    def step(self, action: Action) -> int:
-        """Go on by one action; the largest level while it runs."""
-        kind, index = action
-        layer = self.network.layers[index]
-        if kind == "loss":
-            return self._loss()
-        if kind == "backward":
-            return self._backward(index)
-        if kind in ("activation gradient", "weight gradient", "join"):
-            assert layer.apart is not None, "only such sub-layers are deferred"
-            return self._apart(kind, index, layer.apart)
-        top = self.level
-        if kind == "forward":
-            state = layer.state if index in self.dropped else 0
-            top += layer.forward_peak + state
-            self.level += state
-            self._compute(index, index not in self.dropped)
-        elif kind == "recompute":
-            top += layer.forward_peak
-            self._compute(index, not layer.light)
-            self.level -= layer.state
-        elif index:
-            self.level -= layer.size
-        return top
-
-    def _compute(self, index: int, keep: bool) -> None:
-        layer = self.network.layers[index]
-        self.level += layer.size
-        keep = keep or (layer.light and index not in self.extra)
-        if layer.differentiable and keep and index not in self.extra:
-            self.extra[index] = layer.extra
-            self.level += layer.extra
-
-    def _loss(self) -> int:
-        loss = self.network.loss
-        top = self.level + loss.forward_peak
-        top = max(top, self.level + loss.kept + loss.backward_peak)
-        gradient = self._new(loss.gradient)
-        self.counts[gradient] += 2  # autograd holds what it handed over until the pass is done
-        self.gradients[self.network.output] = [gradient]
-        return top
-
-    def _backward(self, index: int) -> int:
-        layer = self.network.layers[index]
-        if index not in self.gradients:
-            self.level -= self.extra.pop(index, 0)
-            return self.level
-        top = self._hand_down(index, self.level + layer.backward_peak)
-        self._finish(index)
-        return top
-
-    def _apart(self, kind: ActionKind, index: int, peaks: tuple[int, int]) -> int:
-        """A backward pass in three actions; all of the second's until the third."""
-        if index not in self.gradients:
-            return self._backward(index) if kind == "join" else self.level
-        if kind == "activation gradient":
-            return self._hand_down(index, self.level + peaks[0])
-        if kind == "weight gradient":
-            self.level += peaks[1]
-            return self.level
-        top = self.level
-        self.level -= peaks[1]
-        self._finish(index)
-        return top
-
-    def _hand_down(self, index: int, top: int) -> int:
-        """Gradients of a sub-layer's inputs; the largest level, `top` at least."""
-        layer, arrived = self.network.layers[index], self.gradients[index]
-        fresh = [self._new(size) for size in layer.fresh]
-        for v, storages in layer.gradients:
-            own = [arrived[-1 - s] if s < 0 else fresh[s] for s in storages]
-            top = max(top, self._accumulate(v, own, all(s >= 0 for s in storages)))
-        return top
-
-    def _finish(self, index: int) -> None:
-        """The end of a backward pass: what it read is free, gradients of weights are there."""
-        for storage in self.gradients.pop(index):
-            self._release(storage)
-        self.level -= self.extra.pop(index, 0)
-        for weight, size in self.network.layers[index].weights:
-            if weight not in self.weights or self.network.summed:
-                self.weights.add(weight)
-                self.level += size
-
-    def _accumulate(self, value: int, storages: list[int], fresh: bool) -> int:
-        """Give a value another gradient; the largest level meanwhile.
-
-        The second contribution is added as `Pass` adds it: in BFP both are kept until the sum is
-        read; in float32 it takes the first one in if it is new memory (`fresh`), else a third
-        storage of 4 bytes an element holds the sum.
-        """
-        for storage in storages:
-            self.counts[storage] += 1
-        old = self.gradients.get(value)
-        if old is None:
-            self.gradients[value] = storages
-        elif self.network.summed:
-            self.gradients[value] = old + storages
-        elif fresh:  # added into the newer one
-            self.gradients[value] = storages
-            for storage in old:
-                self._release(storage)
-        else:
-            self.gradients[value] = [self._new(4 * math.prod(self.network.layers[value].shape))]
-            self.counts[self.gradients[value][0]] += 1
-            top = self.level
-            for storage in (*old, *storages):
-                self._release(storage)
-            return top
-        return self.level
-
-    def _new(self, size: int) -> int:
-        storage = len(self.sizes)
-        self.sizes[storage], self.counts[storage] = size, 0
-        self.level += size
-        return storage
-
-    def _release(self, storage: int) -> None:
-        self.counts[storage] -= 1
-        if self.counts[storage] == 0:
-            self.level -= self.sizes[storage]

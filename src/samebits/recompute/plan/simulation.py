@@ -12,9 +12,10 @@ lives of storage 1 count, storage 0 lives until relu has run a second time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from samebits.recompute.capture.facts import StepFacts, StepNode, last_uses
+from samebits.recompute.plan.facts import StepFacts, StepNode, last_uses
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,33 @@ class Outcome:
         return [at for at, second in self.order if second]
 
 
-def simulate(facts: StepFacts, kept: Iterable[int]) -> Outcome:
-    """The step that keeps these storages, and whatever cannot be computed again."""
+class Moment(NamedTuple):
+    """The memory of one node: the largest level while it runs, the level then, and what is freed
+    right after it."""
+
+    peak: int
+    level: int
+    freed: tuple[int, ...]
+
+
+def simulate(facts: StepFacts, kept: Iterable[int], moments: list[Moment] | None = None) -> Outcome:
+    """The step that keeps these storages, and whatever cannot be computed again.
+
+    moments: takes the memory of every forward node, and of every one of the outcome's order
+    """
     chosen = facts.once.union(kept)
     order = _order(facts, chosen)
-    backward = tuple(_second(facts, at) if again else facts.backward[at] for at, again in order)
+    if facts.whole:
+        anew = {s for at, second in order if second for s in facts.forward[at].makes} - facts.once
+        if not anew.isdisjoint(chosen):
+            chosen -= anew
+            order = _order(facts, chosen)
+    backward = tuple(facts.again[at] if again else facts.backward[at] for at, again in order)
     read = {s for node in backward for s in node.reads}
     remade = {s for node in backward for s in node.makes}
     needed = frozenset(s for s in read - remade if s in facts.maker) | (chosen & read)
     again = {at for at, second in order if second}
-    levels = _Levels(facts)
+    levels = _Levels(facts, moments)
     for at, node in enumerate(facts.forward):
         levels.run(node, node.state if at in again else 0)
         levels.free(s for s in levels.ending(at) if s not in needed and s not in facts.given)
@@ -59,18 +77,10 @@ def simulate(facts: StepFacts, kept: Iterable[int]) -> Outcome:
         if s not in facts.gradients and s not in facts.given:
             ends.setdefault(at, []).append(s)
     for at, node in enumerate(backward):
-        levels.run(node)
-        levels.level -= node.state
+        levels.run(node, back=node.state if order[at][1] else 0)
         levels.free(ends.get(at, ()))
     cost = sum(facts.forward[at].cost for at in again)
     return Outcome(levels.peak, levels.at, cost, needed, order)
-
-
-def _second(facts: StepFacts, at: int) -> StepNode:
-    """A forward node as it runs a second time."""
-    node = facts.forward[at]
-    makes = tuple(s for s in node.makes if s not in facts.once)
-    return replace(node, makes=makes, temporary=node.temporary + node.state)
 
 
 def _order(facts: StepFacts, chosen: frozenset[int]) -> tuple[tuple[int, bool], ...]:
@@ -97,21 +107,27 @@ def _order(facts: StepFacts, chosen: frozenset[int]) -> tuple[tuple[int, bool], 
 class _Levels:
     """Memory under way."""
 
-    def __init__(self, facts: StepFacts) -> None:
-        self.facts, self.live = facts, set[int]()
-        self.level, self.peak, self.at, self.count = 0, 0, -1, 0
+    def __init__(self, facts: StepFacts, moments: list[Moment] | None) -> None:
+        self.facts, self.live, self.moments = facts, set[int](), moments
+        self.level, self.peak, self.at, self.count = facts.held, 0, -1, 0
+        self.top = 0
         self.ends: dict[int, list[int]] = {}
         for s, at in facts.last.items():
             self.ends.setdefault(at, []).append(s)
 
-    def run(self, node: StepNode, state: int = 0) -> None:
-        """A node runs: its results are there, and while it runs its temporaries."""
+    def run(self, node: StepNode, state: int = 0, back: int = 0) -> None:
+        """A node runs: its results are there, and while it runs its temporaries.
+
+        state: bytes that are kept from now on; back: bytes of them that are free after it
+        """
         double = sum(self.facts.sizes[s] for s in node.makes if s in self.live)
         new = [s for s in node.makes if s not in self.live]
         self.live.update(new)
         self.level += state + sum(self.facts.sizes[s] for s in new)
-        if (top := self.level + double + node.temporary) > self.peak:
-            self.peak, self.at = top, self.count
+        self.top = self.level + double + node.temporary
+        if self.top > self.peak:
+            self.peak, self.at = self.top, self.count
+        self.level -= back
         self.count += 1
 
     def ending(self, at: int) -> list[int]:
@@ -119,8 +135,10 @@ class _Levels:
         return self.ends.get(at, [])
 
     def free(self, storages: Iterable[int]) -> None:
-        """Let go of storages, where they are there."""
-        for s in storages:
-            if s in self.live:
-                self.live.discard(s)
-                self.level -= self.facts.sizes[s]
+        """Let go of storages, where they are there, after a node."""
+        freed = tuple(s for s in storages if s in self.live)
+        if self.moments is not None:
+            self.moments.append(Moment(self.top, self.level, freed))
+        for s in freed:
+            self.live.discard(s)
+            self.level -= self.facts.sizes[s]

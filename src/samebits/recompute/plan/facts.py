@@ -13,7 +13,7 @@ sum (reads 2, makes 3). Its backward pass reads storage 1 twice, for the gradien
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -24,7 +24,8 @@ class StepNode:
     reads, makes: storages; those that it makes are new memory
     cost:      picoseconds
     temporary: bytes that it takes above its results while it runs
-    state:     bytes of a generator's state that are kept to run it a second time
+    state:     bytes that are kept from its first time to run it a second time
+    replay:    bytes that it takes besides while it runs a second time
     """
 
     name: str
@@ -34,6 +35,7 @@ class StepNode:
     cost: int = 0
     temporary: int = 0
     state: int = 0
+    replay: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class StepFacts:
     once:      storages of the forward pass that a second computation cannot give
     given:     storages that the caller gets from the forward pass
     gradients: storages that the backward pass returns, or is given and does not free
+    held:      bytes that are there from the beginning to the end
+    whole:     whether a node that runs again makes all of its results anew, none of them being kept
+    beside:    by forward node what its own gradients read, as far as that is known
     """
 
     sizes: tuple[int, ...]
@@ -52,11 +57,26 @@ class StepFacts:
     once: frozenset[int]
     given: frozenset[int]
     gradients: frozenset[int]
+    held: int = 0
+    whole: bool = False
+    beside: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @cached_property
     def maker(self) -> Mapping[int, int]:
         """The forward node that makes a storage."""
         return {s: at for at, node in enumerate(self.forward) for s in node.makes}
+
+    @cached_property
+    def again(self) -> tuple[StepNode, ...]:
+        """The forward nodes as they run a second time."""
+        return tuple(
+            replace(
+                node,
+                makes=tuple(s for s in node.makes if s not in self.once),
+                temporary=node.temporary + node.replay,
+            )
+            for node in self.forward
+        )
 
     @cached_property
     def saved(self) -> frozenset[int]:

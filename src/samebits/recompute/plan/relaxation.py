@@ -24,6 +24,7 @@ so the bound is 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -31,8 +32,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from samebits.recompute.capture.facts import StepFacts, last_uses
-from samebits.recompute.capture.simulation import Outcome
+from samebits.recompute.plan.facts import StepFacts, last_uses
+from samebits.recompute.plan.simulation import Outcome
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,12 @@ class Relaxation:
     Variables are numbered: storages that may be kept, then nodes that may run again, then the peak,
     then links of second computations by place.
 
+    whole:  whether storages are kept as a whole or not; else in parts too, which takes less time
     limits: of the solver, `time_limit` in seconds or `node_limit`, which is the same everywhere
     """
 
-    def __init__(self, facts: StepFacts, **limits: float) -> None:
-        self.facts, self.limits = facts, limits
+    def __init__(self, facts: StepFacts, whole: bool = True, **limits: float) -> None:
+        self.facts, self.whole, self.limits = facts, whole, limits
         storages = _reachable(facts)
         self.keep = {s: at for at, s in enumerate(sorted(storages))}
         nodes = sorted({facts.maker[s] for s in storages - facts.once})
@@ -120,7 +122,8 @@ class Relaxation:
         return self.add(half + outcome.order[at][0])
 
     def _limit(self, certain: float, terms: list[tuple[int, float]]) -> None:
-        """certain + terms <= peak."""
+        """held + certain + terms <= peak."""
+        certain += self.facts.held / _unit(self.facts)
         self.rows.add([(self.peak, 1.0), *((v, -size) for v, size in terms)], certain)
 
     def _forward(self, place: int) -> None:
@@ -194,27 +197,25 @@ class Relaxation:
                 break
         self._limit(certain, terms)
 
-    def solve(self, budget: int | None) -> Relaxed | None:
-        """The cheapest solution within `budget` bytes, or (None) the one of the smallest peak; None
-        if there is none, or none was found in time."""
+    def solve(self, budget: int, whole: bool = True) -> Relaxed | None:
+        """The cheapest solution within `budget` bytes; None if there is none, or none was found in
+        time. Not `whole`: with storages kept in parts, whatever the relaxation is."""
+        whole = whole and self.whole
         unit, facts = _unit(self.facts), self.facts
         objective = np.zeros(self.count)
         scale = max((node.cost for node in facts.forward), default=0) or 1
         for n, variable in self.run.items():
             objective[variable] = facts.forward[n].cost / scale
         upper = np.ones(self.count)
-        upper[self.peak] = np.inf if budget is None else budget / unit
-        if budget is None:
-            objective = objective / (1e3 * max(1.0, objective.sum()))
-            objective[self.peak] = 1.0
-        whole = np.zeros(self.count)
-        whole[: len(self.keep)] = 1
+        upper[self.peak] = budget / unit
+        integral = np.zeros(self.count)
+        integral[: len(self.keep)] = whole
         places = np.array(self.rows.places).T
         shape = (len(self.rows.least), self.count)
         matrix = csr_array((np.array(self.rows.values), places), shape=shape)
         found = milp(
             objective,
-            integrality=whole,
+            integrality=integral,
             bounds=Bounds(np.zeros(self.count), upper),
             constraints=LinearConstraint(matrix, np.array(self.rows.least), np.inf),
             options={"mip_rel_gap": 1e-3, **self.limits},
@@ -222,7 +223,9 @@ class Relaxation:
         if found.x is None:
             return None
         kept = frozenset(s for s, at in self.keep.items() if found.x[at] > 0.5)
-        return Relaxed(kept, max(0, int((found.mip_dual_bound or 0) * scale * (1 - 1e-6))))
+        dual = (found.mip_dual_bound if whole else found.fun) or 0
+        least = dual * scale * (1 - 1e-6)
+        return Relaxed(kept, max(0, math.ceil(least)))
 
 
 def _reachable(facts: StepFacts) -> frozenset[int]:
