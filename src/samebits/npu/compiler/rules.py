@@ -208,7 +208,7 @@ def matmul(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vie
 # --- pools ------------------------------------------------------------------------------------
 
 
-def _axis_reduced(
+def axis_reduced(
     b: Builder,
     name: str,
     op: str,
@@ -260,7 +260,7 @@ def _pooled(
     fill = -math.inf if op == "vv_max" else 0.0
     for axis in (1, 0):
         taps = [tap * dilations[axis] - pads[axis] for tap in range(kernel[axis])]
-        image = _axis_reduced(b, node.name, op, image, axis, taps, strides[axis], size[axis], fill)
+        image = axis_reduced(b, node.name, op, image, axis, taps, strides[axis], size[axis], fill)
     return image
 
 
