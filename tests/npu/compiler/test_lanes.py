@@ -70,6 +70,19 @@ def modules():
     for size, heads, native, steps in ((32, 2, 16, 6), (24, 2, 8, 5), (16, 1, 8, 19), (8, 2, 8, 3)):
         net = Attention(size, heads, causal=steps > 5)
         yield f"attention {size} {heads} {native}", net, (steps, size), native, 1e-2
+    for groups, stride, kernel, pad, more, dilation in (
+        (1, (2, 2), (2, 2), (0, 0), (0, 0), 1),
+        (1, (2, 3), (3, 2), (1, 0), (1, 2), 1),
+        (2, (1, 2), (3, 4), (2, 1), (0, 0), 2),
+        (1, (3, 2), (2, 3), (0, 1), (0, 1), 1),
+    ):
+        net = nn.ConvTranspose2d(4, 6, kernel, stride, pad, more, groups, dilation=dilation)
+        yield f"transposed {groups} {stride} {kernel}", net, (4, 5, 4), 8, 4e-3
+    yield "transposed row", nn.ConvTranspose1d(4, 10, 3, 2), (4, 7), 8, 4e-3
+    yield "repeated", nn.Upsample(scale_factor=(2, 3)), (12, 3, 4), 8, 1e-3
+    up = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(4, 6, 3, padding=1))
+    yield "repeated and convolved", up, (4, 5, 4), 8, 4e-3
+    yield "row", nn.Conv1d(6, 9, 3), (6, 20), 8, 4e-3
     yield "encoder", Encoder(), (6, 32), 16, 2e-2
 
 

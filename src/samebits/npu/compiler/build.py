@@ -101,13 +101,15 @@ class Builder:
         *,
         tiles: WeightTiles | None = None,
         vector: int = 0,
+        pixels: tuple[int, int, int, int] = (0, 0, 1, 1),
     ) -> None:
         """Append a draft with one target.
 
         grid: height, width and vectors of a pixel. vector: the first that it writes of each of the
-        target's pixels. tiles: of the product that comes before the operations.
+        target's pixels. pixels: y, x, step_y and step_x of these. tiles: of the product that comes
+        before the operations.
         """
-        targets = (WriteTarget(target, vector),)
+        targets = (WriteTarget(target, vector, *pixels),)
         self.chains.append(Draft(name, *grid, read, tiles, tuple(operations), targets, self.looped))
 
     # --- constants ------------------------------------------------------------------------------

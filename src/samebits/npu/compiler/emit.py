@@ -270,8 +270,10 @@ class _Writer:
                 self.put("v_wr", _NETWORK)
                 continue
             for copy in self.memory_map.copies[target.place]:
-                address = copy.at(block.top, 0, target.vector + block.first)
-                self.put("v_wr", _Place(copy.memory, address, copy.buffer.vectors, copy.pitch))
+                row = target.y + block.top * target.step_y
+                address = copy.at(row, target.x, target.vector + block.first)
+                moves = target.step_x * copy.buffer.vectors, target.step_y * copy.pitch
+                self.put("v_wr", _Place(copy.memory, address, *moves))
         self.put("end_chain")
 
     def settings(self, index: int, chain: Draft, block: _Block) -> None:

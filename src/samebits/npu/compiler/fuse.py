@@ -39,7 +39,6 @@ from samebits.npu.compiler.layout import (
     Port,
     UnitOperation,
     WeightTiles,
-    WriteTarget,
     with_units,
 )
 from samebits.npu.compiler.memory import TilePlace
@@ -142,7 +141,7 @@ class _Joiner:
             *(_moved(operation, at) for operation in chain.operations),
         )
         kept = [t for t in before.targets if not (last and t.place is source)]
-        added = [WriteTarget(t.place, t.vector + at) for t in chain.targets]
+        added = [replace(t, vector=t.vector + at) for t in chain.targets]
         queues = [t for t in (*kept, *added) if isinstance(t.place, Port)]
         whole = before.rows == chain.rows and self.groups(before) == 1
         if not whole and any(operation.op in REDUCTIONS for operation in operations):

@@ -112,10 +112,15 @@ class UnitOperation:
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """Where a chain writes: its vectors become those of each pixel from `vector`."""
+    """Where a chain writes: its vectors become those of each pixel from `vector`; its pixel (i, j)
+    is (y + i * step_y, x + j * step_x) of the buffer."""
 
     place: Buffer | Port
     vector: int = 0
+    y: int = 0
+    x: int = 0
+    step_y: int = 1
+    step_x: int = 1
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **pointwise.RULES,
         "Conv": rules.conv,
+        "ConvTranspose": rules.conv_transpose,
+        "Resize": rules.resize,
         "Gemm": rules.gemm,
         "MatMul": tensors.product,
         "Concat": rules.concat,

@@ -375,7 +375,10 @@ class _Mapper:
     def strides_fit(self, result: MemoryMap, index: int) -> bool:
         """Whether the distance of rows can be written in an instruction."""
         found = [place.pitch * access.step_y for place, access in self.copies_read(result, index)]
-        found += [c.pitch for b in self.chains[index].buffers for c in result.copies[b]]
+        for target in self.chains[index].targets:
+            if isinstance(target.place, Buffer):
+                copies = result.copies[target.place]
+                found += [copy.pitch * target.step_y for copy in copies]
         return max(found, default=0) in STEP
 
     def copies_read(self, result: MemoryMap, index: int) -> list[tuple[Copy, BufferAccess]]:

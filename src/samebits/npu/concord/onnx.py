@@ -19,6 +19,7 @@ from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Tur
 from samebits.npu.concord.memory import channels_and_positions
 from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
 from samebits.npu.concord.source import SHORTER, arrays
+from samebits.npu.machine.image import fitted
 from samebits.npu.machine.isa import POINTWISE, REDUCTIONS
 from samebits.spec.npu_formula import Formula
 
@@ -87,9 +88,15 @@ def load_onnx(path: Path) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
+    shapes = {value.name: tuple(value.shape[1:]) for value in session.get_inputs()}
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        rounded = {name: np.asarray(a, np.float16).astype(np.float32) for name, a in inputs.items()}
+        rounded = {
+            name: fitted(
+                np.asarray(a, np.float16).astype(np.float32), shapes.get(name, a.shape[1:])
+            )
+            for name, a in inputs.items()
+        }
         return dict(zip(names, session.run(names, rounded), strict=True))
 
     return run

@@ -20,6 +20,7 @@ from samebits.files import write_atomically
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.graph import Array, DataFlow
 from samebits.npu.concord.source import arrays, load_module, module_text
+from samebits.npu.machine.image import fitted
 from samebits.npu.machine.program import Image, Program
 
 Concordant = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -89,13 +90,19 @@ def load_concordant(path: Path) -> Concordant:
     return _load_torch(path) if kind == "torch" else _load_tensorflow(path)
 
 
+def _fitted(inputs: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Inputs in the shapes of a module, where they differ in axes of 1 alone."""
+    return {name: fitted(a, shapes[name]) if name in shapes else a for name, a in inputs.items()}
+
+
 def _load_torch(path: Path) -> Concordant:
     import torch
 
     model = load_module(path).load()
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in inputs.items()}
+        arrays = _fitted(inputs, model.inputs)
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
         with torch.inference_mode():
             return {name: out.numpy() for name, out in model(tensors).items()}
 
@@ -103,6 +110,7 @@ def _load_torch(path: Path) -> Concordant:
 
 
 def _load_tensorflow(path: Path) -> Concordant:
+    """Raises UnsupportedError without TensorFlow."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -113,7 +121,8 @@ def _load_tensorflow(path: Path) -> Concordant:
     model = load_module(path).load()
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        out = model({name: tf.constant(array) for name, array in inputs.items()})
+        arrays = _fitted(inputs, model.inputs)
+        out = model({name: tf.constant(array) for name, array in arrays.items()})
         return {name: tensor.numpy() for name, tensor in out.items()}
 
     return run

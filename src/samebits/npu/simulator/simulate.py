@@ -15,7 +15,7 @@ from samebits.errors import InputError, NonFiniteError
 from samebits.ir.integer.layers import fnv1a
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement, base, read_offsets
 from samebits.npu.machine.check import check
-from samebits.npu.machine.image import entry_count, pack, unpack
+from samebits.npu.machine.image import entry_count, fitted, pack, unpack
 from samebits.npu.machine.isa import REDUCTIONS
 from samebits.npu.machine.program import MEMORIES, QUEUE, TILE_FILES, Hint, Image, Program
 from samebits.npu.simulator.counts import Counts, count
@@ -240,7 +240,9 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
     arrays = {}
     for name, array in inputs.items():
         try:
-            arrays[name] = binary16_input(array)
+            shape = wanted[name].shape
+            rounded = binary16_input(array)
+            arrays[name] = rounded if rounded.shape == shape else fitted(rounded, shape)
         except InputError as error:
             raise type(error)(
                 f"{program.name}:{wanted[name].line}: input {name!r}: {error}"
