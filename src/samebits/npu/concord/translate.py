@@ -1,8 +1,8 @@
-"""Concordant software: a program of the neural processor as PyTorch, ONNX or TensorFlow code with
-the simulator's results, bit for bit.
+"""Concordant software: a program of the neural processor as PyTorch, ONNX, TensorFlow or C code
+with the simulator's results, bit for bit.
 
 For PyTorch and TensorFlow it is a module of its own, one .py file with its arrays beside it
-(.safetensors or .npz); for ONNX it is one file.
+(.safetensors or .npz); for ONNX and C it is one file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import safetensors.numpy
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.files import write_atomically
+from samebits.npu.concord.c import load_c, write_c
 from samebits.npu.concord.dataflow import data_flow
 from samebits.npu.concord.graph import Array, DataFlow
 from samebits.npu.concord.source import arrays, load_module, module_text
@@ -26,7 +27,7 @@ from samebits.npu.machine.program import Image, Program
 Concordant = Callable[[Mapping[str, Array]], dict[str, Array]]
 """Inputs [batch, *shape] by name, floating point, rounded to binary16 -> outputs in binary16."""
 
-SUFFIXES = {"torch": ".py", "onnx": ".onnx", "tensorflow": ".py"}
+SUFFIXES = {"torch": ".py", "onnx": ".onnx", "tensorflow": ".py", "c": ".c"}
 DATA = {"torch": ".safetensors", "tensorflow": ".npz"}
 
 
@@ -49,6 +50,8 @@ def translate(program: Program, image: Image, kind: str, path: Path) -> tuple[Pa
         from samebits.npu.concord.onnx import write_onnx
 
         return write_onnx(flow, path)
+    if kind == "c":
+        return write_c(flow, path)
     return _write_source(flow, kind, path)
 
 
@@ -73,20 +76,22 @@ def load_concordant(path: Path) -> Concordant:
     Raises InputError if the file or its data is missing, UnsupportedError if what it is written for
     is not installed.
     """
-    kind = "onnx" if path.suffix == ".onnx" else None
+    kind = {".onnx": "onnx", ".c": "c"}.get(path.suffix)
     for found, suffix in DATA.items():
         if kind is None and path.with_suffix(suffix).exists():
             kind = found
     if kind is None or not path.exists():
         raise InputError(
             f"{path}: expected a file written by `samebits concord` with its data beside it "
-            f"({path.stem}.safetensors or {path.stem}.npz, none for .onnx), found none; translate "
-            "the program again"
+            f"({path.stem}.safetensors or {path.stem}.npz, none for .onnx and .c), found none; "
+            "translate the program again"
         )
     if kind == "onnx":
         from samebits.npu.concord.onnx import load_onnx
 
         return load_onnx(path)
+    if kind == "c":
+        return load_c(path)
     return _load_torch(path) if kind == "torch" else _load_tensorflow(path)
 
 
