@@ -43,6 +43,12 @@ def modules():
     for size, native in ((20, 8), (8, 16), (16, 8), (48, 16)):
         net = nn.Sequential(nn.Linear(size, size), nn.Softmax(-1), nn.Linear(size, 5))
         yield f"softmax {size} {native}", net, (size,), native, 4e-3
+    for name, layer in (("softmax", nn.Softmax(-1)), ("log softmax", nn.LogSoftmax(-1))):
+        parts = nn.Sequential(nn.Unflatten(1, (3, 4)), layer, nn.Flatten())
+        groups = nn.Sequential(nn.Linear(12, 12), parts, nn.Linear(12, 5))
+        yield f"{name} of groups", groups, (12,), 8, 1e-2
+    net = nn.Sequential(nn.GroupNorm(3, 12), nn.Flatten(), nn.Linear(12 * 4, 5), nn.Softmax(-1))
+    yield "group norm before others", net, (12, 2, 2), 8, 1e-2
     yield "log softmax", nn.LogSoftmax(-1), (20,), 8, 4e-3
     yield "softmax over steps", nn.Softmax(1), (5, 20), 8, 4e-3
     for size, native in ((20, 8), (32, 16), (5, 8)):

@@ -36,7 +36,7 @@ from samebits.npu.compiler.layout import (
     UnitOperation,
     View,
 )
-from samebits.npu.compiler.pointwise import combined
+from samebits.npu.compiler.pointwise import combined, reciprocal
 from samebits.npu.compiler.rules import Input, Rule, Shape, axis_reduced, constant_of, view_of
 from samebits.npu.machine.isa import LANES_MAX
 from samebits.spec.npu_binary16 import LARGEST
@@ -169,9 +169,9 @@ def softmax(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vi
     powers = replace(powers, nonnegative=True)
     total = reduced(b, node.name, "vv_add", powers, axes)
     if node.op == "LogSoftmax":
-        total = b.operate(node.name, total, UnitOperation("v_log"))
+        total = b.operate(node.name, b.padded(node.name, total, 1.0), UnitOperation("v_log"))
         return combined(b, node.name, "vv_a_sub_b", centred, total)
-    total = b.operate(node.name, total, UnitOperation("v_recip"))
+    total = reciprocal(b, node.name, total)
     return replace(combined(b, node.name, "vv_mul", powers, total), nonnegative=True)
 
 
@@ -196,7 +196,7 @@ def _normalized(
     power = b.with_constant(f"{name}_ratio", "vv_mul", power, ratio)
     epsilon = np.asarray(float(node.attributes["epsilon"]))
     power = b.with_constant(f"{name}_epsilon", "vv_add", power, epsilon)
-    inverse = b.operate(name, power, UnitOperation("v_rsqrt"))
+    inverse = b.operate(name, b.padded(name, power, 1.0), UnitOperation("v_rsqrt"))
     x = combined(b, name, "vv_mul", x, inverse)
     for op, array in (("vv_mul", scale), ("vv_add", bias)):
         if array is not None:

@@ -80,6 +80,10 @@ def conv(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
     )
     out = b.image(node.name, outputs, height, width)
     _products(b, node, image, window_read, weights, out.buffer)
+    return _biased(b, node, out, inputs, shape)
+
+
+def _biased(b: Builder, node: Node, out: View, inputs: Sequence[Input], shape: Shape) -> View:
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is not None:
         array = constant_of(bias, "biases").reshape(1, -1, 1, 1)
@@ -111,11 +115,7 @@ def conv_transpose(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape
             read = BufferAccess(image.buffer, top, left, kernel=(taps.shape[2], taps.shape[3]))
             pixels = (y, x, strides[0], strides[1])
             _products(b, node, image, read, taps, out.buffer, size, pixels)
-    bias = inputs[2] if len(inputs) > 2 else None
-    if bias is not None:
-        array = constant_of(bias, "biases").reshape(1, -1, 1, 1)
-        out = b.with_constant(f"{node.name}_bias", "vv_add", out, array)
-    return View(out.buffer, out.places.reshape(shape))
+    return _biased(b, node, out, inputs, shape)
 
 
 def _phase(weights: Array, axis: int, at: int, stride: int, dilation: int) -> tuple[Array, int]:
@@ -134,9 +134,7 @@ def _phase(weights: Array, axis: int, at: int, stride: int, dilation: int) -> tu
 
 def resize(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
     """Nearest neighbours; where every pixel is repeated as often, copies of the image."""
-    x, mode = view_of(inputs[0]), node.attributes["mode"]
-    if mode != "nearest":
-        raise UnsupportedError(f"expected mode nearest, found {mode}; resize on the host")
+    x = view_of(inputs[0])
     (places,) = op_named(node.op).meaning([x.places], node.attributes)
     sizes = zip(shape[2:], x.places.shape[2:], strict=True)
     factors = [size // before if size % before == 0 else 0 for size, before in sizes]

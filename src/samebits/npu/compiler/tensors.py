@@ -9,8 +9,8 @@ of attention [heads, T, features] the rows of tiles are keys, for its values the
 Tiles are loaded before the product that uses them, native vector by native vector of a pixel; what
 lies beyond the last pixel is read from a border of zeros. Results by rows of tiles have a pixel for
 each head, those by columns the heads one after the other in a pixel, as a layer after them reads
-them. A head whose features are not whole
-native vectors is cut out by a product with 1 in its lanes and 0 in others.
+them. A head whose features are not whole native vectors is cut out by a product with 1 in its lanes
+and 0 in others.
 """
 
 from __future__ import annotations
