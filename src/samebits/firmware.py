@@ -88,7 +88,7 @@ class SimulatorRun(Reported):
 class ConcordantSoftware(Reported):
     """Firmware as software with the same bits: files, and a function of arrays by name.
 
-    path: the .py or .onnx file
+    path: the .py, .onnx or .c file
     work: a temporary folder of the files, deleted with this object; None where they stay
     """
 
@@ -107,7 +107,7 @@ class ConcordantSoftware(Reported):
         from samebits.npu.concord.translate import DATA
 
         data = (self.path.with_suffix(suffix) for suffix in DATA.values())
-        more = () if self.path.suffix == ".onnx" else (file for file in data if file.exists())
+        more = () if self.path.suffix != ".py" else (file for file in data if file.exists())
         return (self.path, *more)
 
     @cached_property
@@ -172,18 +172,18 @@ def concord(program: Any, to: str = "torch", out: str | Path | None = None) -> C
     """Firmware as software that computes the same bits: a function of arrays by name.
 
     program: as `simulate` takes it
-    to:      torch, onnx or tensorflow
-    out:     the .py or .onnx file to write, data of a .py beside it; None: a temporary folder that
-             is deleted with the result
+    to:      torch, onnx, tensorflow or c
+    out:     the .py, .onnx or .c file to write, data of a .py beside it; None: a temporary folder
+             that is deleted with the result
 
     Raises InputError for an illegal program, another target, or an `out` whose data is the
     program's own memory image.
     """
-    from samebits.npu.concord.translate import translate
+    from samebits.npu.concord.translate import SUFFIXES, translate
 
     model = _firmware(program)
     work = None if out is not None else Path(tempfile.mkdtemp(prefix="samebits-"))
-    name = "concordant.onnx" if to == "onnx" else "concordant.py"
+    name = f"concordant{SUFFIXES.get(to, '.py')}"
     out = work / name if work is not None else Path(out or name)
     image = Path(model.source).with_suffix(".safetensors")
     if to == "torch" and out.with_suffix(image.suffix).resolve() == image.resolve():

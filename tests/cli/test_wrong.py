@@ -169,7 +169,7 @@ verify none
 verify float
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 verify quantized --backends gpu
-    unknown backend 'gpu'; expected one of aarch64, c, concordant-onnx
+    unknown backend 'gpu'; expected one of aarch64, c, concordant-c
 verify quantized --backends torch,npu
     backend npu runs firmware, not this
 verify quantized --backends training
@@ -191,7 +191,7 @@ trace none --inputs random:1 --out OUT
 trace float --inputs random:1 --out OUT
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
 trace quantized --inputs random:1 --out OUT --backend gpu
-    unknown backend 'gpu'; expected one of aarch64, c, concordant-onnx
+    unknown backend 'gpu'; expected one of aarch64, c, concordant-c
 trace quantized --inputs random:1 --out OUT --backend npu
     backend npu runs firmware, not this
 trace quantized --inputs nothing --out OUT
@@ -238,7 +238,7 @@ concord none.nnp --to torch --out OUT.py
 concord quantized --to torch --out OUT.py
     expected a .nnp file, found '.onnx'
 concord firmware --to java --out OUT.py
-    expected one of torch, onnx, tensorflow to translate to, found 'java'
+    expected one of torch, onnx, tensorflow, c to translate to, found 'java'
 concord firmware --to torch --out OUT.onnx
     expected a file name that ends in .py for torch, found .onnx
 concord firmware --out OUT.py

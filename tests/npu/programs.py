@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 
-from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, UNIT_STAGES
+from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, REDUCTIONS, UNIT_STAGES
 from samebits.npu.machine.program import (
     QUEUE,
     REGISTERS,
@@ -26,7 +26,8 @@ from samebits.npu.machine.program import (
 DEPTHS = dict(zip(VECTOR_FILES, (40, 24, 24, 16, 16, 48), strict=True)) | {"mrf": 14, "mdram": 10}
 # The instructions of each stage of a multifunction unit.
 ADD_SUB, MULTIPLY, ACTIVATIONS = (
-    tuple(op for op in POINTWISE if INSTRUCTIONS[op].stage is stage) for stage in UNIT_STAGES
+    tuple(op for op in (*POINTWISE, *REDUCTIONS) if INSTRUCTIONS[op].stage is stage)
+    for stage in UNIT_STAGES
 )
 EXECUTIONS = 200  # of chains, about; the tests stay quick
 
@@ -185,11 +186,13 @@ class Writer:
         rng = self.rng
         rows, columns = rng.randint(1, 3), rng.randint(1, 2)
         iterations, wide = rng.choice([1, 1, 2]), rng.randint(1, 2)
-        source = rng.choice(["mdram", "mdram", "mdram", QUEUE])
-        if source == QUEUE:
+        source = rng.choice(["mdram", "mdram", "mdram", "ivrf", "dram", QUEUE])
+        each = 1 if source in ("mdram", QUEUE) else self.native  # addresses of a tile
+        if source != "mdram":
             rows = columns = 1
         places = [divmod(t, wide) for t in range(iterations)]
-        read = self.access("m_rd", source, places, range(rows * columns))
+        op = rng.choice(["m_rd", "m_rd_t"])
+        read = self.access(op, source, places, range(rows * columns * each))
         write = self.access(
             "m_wr", rng.choice(["mrf", "mrf", "mdram"]), places, range(rows * columns)
         )

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
 
 from compare import assert_same
-from samebits.spec.npu_binary16 import binary16_value
+from samebits.spec.npu_binary16 import (
+    binary16_bits,
+    binary16_inverse_root,
+    binary16_reciprocal,
+    binary16_value,
+)
 from samebits.tables import binary16
-from samebits.tables.binary16 import FUNCTIONS, sigmoid_table, tanh_table
+from samebits.tables.binary16 import (
+    FUNCTIONS,
+    exponential_table,
+    inverse_root_table,
+    logarithm_table,
+    reciprocal_table,
+    sigmoid_table,
+    tanh_table,
+)
 
 INPUTS = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-TABLES = {"sigmoid": sigmoid_table, "tanh": tanh_table}
+TABLES = {
+    "sigmoid": sigmoid_table,
+    "tanh": tanh_table,
+    "exponential": exponential_table,
+    "logarithm": logarithm_table,
+}
+FORMULAS = {
+    "sigmoid": lambda y: 1 / (1 + mpmath.exp(-y)),
+    "tanh": mpmath.tanh,
+    "exponential": mpmath.exp,
+    "logarithm": lambda y: mpmath.log(y) if y > 0 else mpmath.mpf("-inf" if y == 0 else "nan"),
+}
+# Beyond 20 these are at their limits: no need for the slow evaluation of huge exps.
+LIMITS = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "exponential": (0.0, float("inf"))}
 
 
 def nearest(value: mpmath.mpf) -> float:
     """By mpmath's own rounding at the precision that is left at this magnitude."""
-    if value == 0:
-        return 0.0
+    if value == 0 or not mpmath.isfinite(value):
+        return float(value)
     exponent = max(mpmath.frexp(value)[1] - 11, -24)
     return float(mpmath.ldexp(mpmath.nint(mpmath.ldexp(value, -exponent)), exponent))
 
@@ -27,18 +55,30 @@ def expected(name: str, x: float) -> float:
     if x != x:
         return x
     with mpmath.workdps(60):
-        f = mpmath.tanh if name == "tanh" else lambda y: 1 / (1 + mpmath.exp(-y))
-        return nearest(f(mpmath.mpf(x)))
+        found = nearest(FORMULAS[name](mpmath.mpf(x)))
+    return math.copysign(math.inf, found) if abs(found) >= 65520 else found
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_entry_against_mpmath(name):
     finite = INPUTS[np.isfinite(INPUTS)].astype(np.float64).tolist()
     found = TABLES[name]().view(np.float16)[np.isfinite(INPUTS)].astype(np.float64).tolist()
-    # beyond 20 both functions are at their limits: no need for the slow evaluation of huge exps
-    limits = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}[name]
-    wanted = [expected(name, x) if abs(x) < 20 else limits[x > 0] for x in finite]
-    assert_same(found, wanted, finite)
+    limits = LIMITS.get(name)
+    wanted = [expected(name, x) if not limits or abs(x) < 20 else limits[x > 0] for x in finite]
+    assert_same(*([binary16_bits(x + 0.0) for x in numbers] for numbers in (found, wanted)), finite)
+
+
+@pytest.mark.parametrize(
+    ("table", "definition"),
+    [
+        (reciprocal_table, binary16_reciprocal),
+        (inverse_root_table, binary16_inverse_root),
+    ],
+)
+def test_quotients_are_the_definition(table, definition):
+    """Every entry; these functions are computed without growing precision."""
+    wanted = [binary16_bits(definition(x)) for x in INPUTS.astype(np.float64).tolist()]
+    assert_same(table().tolist(), wanted, INPUTS)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +96,16 @@ def test_every_entry_against_mpmath(name):
         ("tanh", 0x8000, 0x8000),
         ("tanh", 0x8001, 0x8001),
         ("tanh", 0x03FF, 0x03FF),
+        ("exponential", 0x7C00, 0x7C00),
+        ("exponential", 0xFC00, 0x0000),
+        ("exponential", 0x8000, 0x3C00),
+        ("exponential", 0x498B, 0x7BF7),  # 11.0859375
+        ("exponential", 0x498D, 0x7C00),  # above ln 65520
+        ("logarithm", 0x0000, 0xFC00),
+        ("logarithm", 0x8000, 0xFC00),
+        ("logarithm", 0x3C00, 0x0000),
+        ("logarithm", 0xBC00, 0x7E00),
+        ("logarithm", 0x7C00, 0x7C00),
     ],
 )
 def test_special_inputs(name, bits, wanted):
@@ -82,8 +132,11 @@ def test_slow_path_agrees(name):
     """What the screen decides, growing precision decides alike."""
     rng = np.random.default_rng(5)
     table = TABLES[name]()
+    signs = (0,) if name == "logarithm" else (0, 0x8000)
     for bits in rng.integers(1, 0x7C00, 300).tolist():
-        for at in (bits, bits | 0x8000):
+        for at in (bits | sign for sign in signs):
+            if name == "exponential" and abs(binary16_value(at)) > 64:
+                continue
             x = binary16.Fraction(binary16_value(at))
             found = binary16._nearest(name, x)
             assert found & 0x7FFF == table[at] & 0x7FFF, hex(at)

@@ -17,8 +17,8 @@ def concord_command(
         Path,
         typer.Argument(metavar="PROGRAM", help="An .nnp program, or a folder with one in it."),
     ],
-    to: Annotated[str, typer.Option(metavar="KIND", help="torch, onnx or tensorflow.")],
-    out: Annotated[Path, typer.Option(help="The .py or .onnx file; data of a .py goes beside it.")],
+    to: Annotated[str, typer.Option(metavar="KIND", help="torch, onnx, tensorflow or c.")],
+    out: Annotated[Path, typer.Option(help="The .py, .onnx or .c file; data of a .py beside it.")],
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

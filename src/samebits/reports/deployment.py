@@ -28,6 +28,7 @@ BACKENDS = {
     "concordant-torch": "concordant PyTorch",
     "concordant-onnx": "concordant ONNX in onnxruntime",
     "concordant-tensorflow": "concordant TensorFlow",
+    "concordant-c": "concordant C",
 }
 
 

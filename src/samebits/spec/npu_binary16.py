@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from fractions import Fraction
 
 from samebits.spec.formats import floor_log2, power, round_real
@@ -73,3 +74,35 @@ def binary16_max(a: float, b: float) -> float:
 def binary16_relu(a: float) -> float:
     """a if a > 0, else +0: +0 for NaN too."""
     return a if a > 0 else 0.0
+
+
+def binary16_reciprocal(a: float) -> float:
+    """rne(1 / a); of a zero the infinity of its sign."""
+    if a == 0 or not math.isfinite(a):
+        return math.copysign(math.inf, a) if a == 0 else 1.0 / a
+    return to_binary16(1 / Fraction(a))
+
+
+def binary16_inverse_root(a: float) -> float:
+    """rne(1 / sqrt a), by an integer square root; NaN below 0, of a zero the infinity of its sign.
+
+    The result lies from 2**-8 to 2**12. In units of 2**-30 its integer square root has 22 bits or
+    more, so twice that, with a last bit that says whether anything is left, rounds as it does.
+    """
+    if a == 0 or not 0 < a < math.inf:
+        return math.copysign(math.inf, a) if a == 0 else 0.0 if a > 0 else math.nan
+    square = power(60) / Fraction(a)
+    root = math.isqrt(int(square))
+    return to_binary16(Fraction(2 * root + (square != root * root)) * power(-31))
+
+
+def binary16_total(lanes: Sequence[float]) -> float:
+    """rne of the exact sum; a zero is +0. Infinities and NaN as IEEE 754 adds them."""
+    if all(math.isfinite(lane) for lane in lanes):
+        return to_binary16(sum(map(Fraction, lanes), Fraction(0)))
+    return sum(lane for lane in lanes if not math.isfinite(lane))
+
+
+def binary16_largest(lanes: Sequence[float]) -> float:
+    """The largest lane; a zero is +0. NaN if a lane is NaN."""
+    return math.nan if any(map(math.isnan, lanes)) else max(lanes) + 0.0

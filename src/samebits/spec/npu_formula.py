@@ -16,7 +16,7 @@ it is "a if a > b, else b".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -78,6 +78,22 @@ class Tabulated(NamedTuple):
     name: str
     text: str
     entries: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One number made of all lanes that a chain carries in an iteration; every lane receives it.
+
+    name: of the function that each realisation has for it     text: as the documentation writes it
+    definition: on Python floats that are binary16 numbers
+    """
+
+    name: str
+    text: str
+    definition: Callable[[Sequence[float]], float]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 A, B = Formula("argument", (0,)), Formula("argument", (1,))

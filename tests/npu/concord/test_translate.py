@@ -728,8 +728,8 @@ def test_large_batches_are_computed_in_parts(tmp_path):
 
 def test_errors_name_what_was_expected(tmp_path):
     program, image = assembled(CONV)
-    with pytest.raises(InputError, match=r"expected one of torch, onnx, tensorflow .* found 'c'"):
-        translate(program, image, "c", tmp_path / "model.c")
+    with pytest.raises(InputError, match=r"one of torch, onnx, tensorflow, c .* found 'java'"):
+        translate(program, image, "java", tmp_path / "model.java")
     with pytest.raises(InputError, match=r"ends in .onnx for onnx, found .py"):
         translate(program, image, "onnx", tmp_path / "model.py")
     with pytest.raises(InputError, match="with its data beside it"):

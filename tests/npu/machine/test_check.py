@@ -181,7 +181,7 @@ def executed(program):
                 at = stack[-1][0]
             else:
                 stack.pop()
-        elif INSTRUCTIONS[one.op].base in ("v_rd", "m_rd"):
+        elif INSTRUCTIONS[one.op].base in ("v_rd", "m_rd", "m_rd_t"):
             end = next(i for i in range(at, len(code)) if code[i].op == "end_chain")
             out.append((one.line, effective(registers, code[at:end])))
         at += 1

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from samebits.npu.machine.isa import INC, INSTRUCTIONS, LIMITS, POINTWISE, Operand, fault
+from samebits.npu.machine.isa import (
+    INC,
+    INSTRUCTIONS,
+    LIMITS,
+    POINTWISE,
+    REDUCTIONS,
+    Operand,
+    fault,
+)
 from samebits.npu.machine.program import DEPTH_MAX, MEMORIES, QUEUE, REGISTERS, Instruction
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,6 +81,7 @@ def test_opcodes_stay():
     names = ["s_wr", "s_rd", "v_rd", "v_wr", "m_rd", "m_wr", "mv_mul"]
     names += ["vv_add", "vv_a_sub_b", "vv_b_sub_a", "vv_max", "vv_mul"]
     names += ["v_relu", "v_sigm", "v_tanh", "end_chain", "loop", "end_loop"]
+    names += ["v_exp", "v_log", "v_recip", "v_rsqrt", "v_sum", "v_max", "m_rd_t"]
     for code, name in enumerate(names, start=1):
         assert INSTRUCTIONS[name].opcode == code
 
@@ -85,7 +94,7 @@ def test_point_wise_instructions_stand_in_records_alone():
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
-        assert not found & set(POINTWISE), path
+        assert not found & {*POINTWISE, *REDUCTIONS}, path
 
 
 def test_inc_forms():

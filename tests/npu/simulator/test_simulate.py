@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -15,9 +16,9 @@ from compare import assert_same
 from npu.programs import random_case, random_inputs, values
 from samebits.errors import InputError, NonFiniteError
 from samebits.npu.machine.assembly import parse
-from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, Operand, Stage
-from samebits.npu.machine.program import QUEUE, REGISTERS, Image
-from samebits.npu.simulator.machine import Memory, Queue, multiply, pointwise, quantize
+from samebits.npu.machine.isa import INSTRUCTIONS, POINTWISE, REDUCTIONS, Operand, Stage
+from samebits.npu.machine.program import QUEUE, REGISTERS, TILE_FILES, Image
+from samebits.npu.simulator.machine import Memory, Queue, multiply, pointwise, quantize, reduced
 from samebits.npu.simulator.simulate import simulate
 from samebits.spec.npu_binary16 import (
     binary16_add,
@@ -98,13 +99,20 @@ class Second:
             op, start = i.op.removesuffix("_inc"), i.address
             if i.steps:
                 start += tx * i.steps[0] + ty * i.steps[1]
-            if op == "m_rd":
-                count = r["rows"] * r["columns"]
+            if op in ("m_rd", "m_rd_t"):
+                count, size = r["rows"] * r["columns"], self.program.native
+                held = self.memory.get(i.memory)
                 if i.memory == QUEUE:
-                    size = range(self.program.native)
-                    carried = [[self.queue.pop(0) for _ in size] for _ in range(count)]
+                    carried = [[self.queue.pop(0) for _ in range(size)] for _ in range(count)]
+                elif i.memory in TILE_FILES:
+                    carried = [held[start + k] for k in range(count)]
                 else:
-                    carried = [self.memory[i.memory][start + k] for k in range(count)]
+                    rows = [held[start + k] for k in range(count * size)]
+                    carried = [rows[k * size : (k + 1) * size] for k in range(count)]
+                if op == "m_rd_t":
+                    carried = [
+                        [list(column) for column in zip(*tile, strict=False)] for tile in carried
+                    ]
             elif op == "m_wr":
                 for k, rows in enumerate(carried):
                     self.memory[i.memory][start + k] = (
@@ -117,6 +125,9 @@ class Second:
                 carried = self.product(start, carried)
             elif op in UNARY:
                 carried = [[PLAIN[op](a) for a in vector] for vector in carried]
+            elif op in REDUCTIONS:
+                lanes = [lane for vector in carried for lane in vector]
+                carried = [[REDUCTIONS[op].definition(lanes)] * len(v) for v in carried]
             elif op == "v_wr":
                 for k, vector in enumerate(carried):
                     if i.memory == QUEUE:
@@ -333,7 +344,33 @@ def test_unary_operations(op):
 def test_every_instruction_is_executed():
     computing = (Stage.ADD, Stage.MULTIPLY, Stage.ACTIVATE)
     names = {r.name.removesuffix("_inc") for r in INSTRUCTIONS.values() if r.stage in computing}
-    assert names == {*BINARY, *UNARY}
+    assert names == {*BINARY, *UNARY, *REDUCTIONS}
+
+
+@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("kind", ["bits", "normal", "cancelling", "largest", "zeros"])
+def test_across_lanes(op, kind):
+    """Of up to 8192 lanes: the exact sum is rounded once, whatever the order."""
+    numbers = np.random.default_rng(3)
+    for shape in ((1, 8), (3, 24), (16, 512)):
+        x = numbers.integers(0, 1 << 16, shape, dtype=np.uint16).view(np.float16)
+        if kind != "bits":
+            x = numbers.standard_normal(shape).astype(np.float16)
+        if kind == "cancelling":
+            x = numbers.choice(np.array([65504, -65504, 2.0**-24, -0.0], np.float16), shape)
+        elif kind == "largest":
+            x = np.full(shape, -65504, np.float16)
+        elif kind == "zeros":
+            x = np.full(shape, -0.0, np.float16)
+        wanted = np.float16(REDUCTIONS[op].definition(x.reshape(-1).tolist()))
+        assert_same(bits(reduced(op, x)).reshape(-1), np.full(x.size, bits(wanted)), range(x.size))
+
+
+def test_lanes_of_a_reduction_are_limited():
+    text = ".native 512\n.depth ivrf 40\ns_wr rows, 17\nv_rd netq\nv_sum\nv_wr ivrf, 0\nend_chain\n"
+    message = "p:5: expected at most 8192 lanes for v_sum, found rows * N = 17 * 512; set rows, and"
+    with pytest.raises(InputError, match=re.escape(message)):
+        simulate(parse(text, "p"), Image(), {})
 
 
 # --- counts -------------------------------------------------------------------------------------

@@ -101,13 +101,15 @@ class Builder:
         *,
         tiles: WeightTiles | None = None,
         vector: int = 0,
+        pixels: tuple[int, int, int, int] = (0, 0, 1, 1),
     ) -> None:
         """Append a draft with one target.
 
         grid: height, width and vectors of a pixel. vector: the first that it writes of each of the
-        target's pixels. tiles: of the product that comes before the operations.
+        target's pixels. pixels: y, x, step_y and step_x of these. tiles: of the product that comes
+        before the operations.
         """
-        targets = (WriteTarget(target, vector),)
+        targets = (WriteTarget(target, vector, *pixels),)
         self.chains.append(Draft(name, *grid, read, tiles, tuple(operations), targets, self.looped))
 
     # --- constants ------------------------------------------------------------------------------
@@ -122,6 +124,13 @@ class Builder:
         geometry = (1, 1) if same else (buffer.height, buffer.width)
         found = self._stored(name, pixels, (*geometry, buffer.vectors), shape)
         return BufferAccess(found, step_y=0, step_x=0) if same else BufferAccess(found)
+
+    def lanes(self, name: str, values: Array) -> BufferAccess:
+        """A constant for every lane of a pixel, the same for all pixels, as an operand."""
+        pixels = binary16(np.asarray(values, np.float64), "constants")[np.newaxis]
+        geometry = (1, 1, pixels.shape[1] // self.native)
+        found = self._stored(name, pixels, geometry, (pixels.shape[1],))
+        return BufferAccess(found, step_y=0, step_x=0)
 
     def border(self, number: float) -> Buffer:
         """The native vector of which borders consist, a number in every lane: 0, or minus infinity
@@ -174,16 +183,43 @@ class Builder:
             target = Buffer(name, *buffer.geometry)
             self.add(name, BufferAccess(buffer), target, buffer.geometry, [operation])
             buffer = target
-        return View(buffer, view.places)
+        plain = all(operation.operand is None for operation in operations)
+        return View(buffer, view.places, uniform=view.uniform and plain)
 
     def with_constant(self, name: str, op: str, view: View, array: Array) -> View:
         """`op` with a constant operand."""
+        if view.uniform and array.size == 1:
+            every = np.full(view.buffer.vectors * self.native, array.item())
+            made = self.operate(name, view, UnitOperation(op, self.lanes(name, every)))
+            return replace(made, uniform=True)
         return self.operate(name, view, UnitOperation(op, self.constant(name, view, array)))
+
+    def first_vector(self, name: str, view: View) -> View:
+        """One element of every pixel of a uniform tensor in the first lane of its only vector."""
+        buffer, native = view.buffer, self.native
+        target = Buffer(name, buffer.height, buffer.width, 1)
+        self.add(name, BufferAccess(buffer), target, target.geometry)
+        return View(target, view.places // (buffer.vectors * native) * native, view.nonnegative)
+
+    def padded(self, name: str, view: View, number: float) -> View:
+        """The tensor with a number, 0 or 1, in the lanes of its buffer that hold no element, where
+        there are such. 1 is added to what stands there."""
+        pixel = view.buffer.vectors * self.native
+        used = np.zeros((view.buffer.height * view.buffer.width, pixel), np.bool_)
+        used.reshape(-1)[view.places] = True
+        if view.uniform or used.all():
+            return view
+        if (used != used[0]).any():
+            raise UnsupportedError("expected a whole tensor, found one that was cut")
+        values, op = (used[0], "vv_mul") if number == 0 else (~used[0], "vv_add")
+        return self.operate(name, view, UnitOperation(op, self.lanes(f"{name}_lanes", values)))
 
     def operand(self, view: View, other: View) -> BufferAccess | None:
         """`other`, broadcast to the shape of `view`, as an operand for it; None if it cannot be."""
         pixel = view.buffer.vectors * self.native
         places = np.broadcast_to(other.places, view.places.shape)
+        if other.uniform and other.buffer.vectors == view.buffer.vectors:
+            places = places // pixel * pixel + view.places % pixel
         if view.buffer.geometry == other.buffer.geometry and np.array_equal(places, view.places):
             return BufferAccess(other.buffer)
         if other.buffer.geometry == (1, 1, view.buffer.vectors) and np.array_equal(

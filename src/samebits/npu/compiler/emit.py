@@ -37,7 +37,7 @@ def emit(
 
     turns: of the loop over the first chains, if these are looped.
     """
-    writer = _Writer(memory_map)
+    writer = _Writer(memory_map, builder.native)
     writer.set(requantize=int(requantize))
     writer.run(chains, turns)
     hints = [*writer.ports]
@@ -52,6 +52,8 @@ def emit(
             held = image.setdefault(copy.memory, {})
             held.update(enumerate(buffer.values, copy.address))
     for tiles, place in memory_map.tiles.items():
+        if tiles.weights is None:
+            continue
         shape = tiles.weights.shape
         hints.append(Hint("tensor", tiles.name, shape, place.memory, place.address))
         packed = pack_tiles(tiles.weights, builder.native)
@@ -87,6 +89,7 @@ _NETWORK = _Place(QUEUE)
 @dataclass
 class _Writer:
     memory_map: MemoryMap
+    native: int
     instructions: list[Instruction] = field(default_factory=list)
     # What is known of their values: all of it but where a turn of a loop begins.
     registers: dict[str, int] = field(default_factory=lambda: dict(REGISTERS))
@@ -105,7 +108,7 @@ class _Writer:
     def loop(self, body: Sequence[Draft], turns: int) -> None:
         """The body once for all turns: a register that it sets holds another value as a turn
         begins, so its first chains must not rely on it. A trial finds these registers."""
-        trial = _Writer(self.memory_map)
+        trial = _Writer(self.memory_map, self.native)
         for index, chain in enumerate(body):
             trial.chain(index, chain)
         for instruction in trial.instructions:
@@ -173,6 +176,8 @@ class _Writer:
             rows = chain.rows if place is None else min(place.rows, chain.rows - first)
             if chain.tiles is not None and place is not None and place.memory == "mdram":
                 self.load(chain.tiles, place, first, rows)
+            if chain.tiles is not None and chain.tiles.sources:
+                self.load_vectors(index, chain.tiles)
             for top in range(0, chain.height, height):
                 block = _Block(first, rows, top, min(height, chain.height - top))
                 self.block(index, chain, block)
@@ -217,10 +222,28 @@ class _Writer:
         self.put("m_wr", _Place("mrf", 0))
         self.put("end_chain")
 
+    def load_vectors(self, index: int, tiles: WeightTiles) -> None:
+        """Vectors as tiles into mrf, N of them each."""
+        self.note("mrf", tiles.rows * tiles.columns)
+        self.set(rows=1, columns=1)
+        native, across = self.native, (1, tiles.columns)
+        step, along = across if tiles.turned else across[::-1]
+        count = tiles.columns if tiles.turned else tiles.rows
+        for number in range(len(tiles.sources)):
+            found = self.memory_map.places[index, -2 - number]
+            assert isinstance(found, Copy)
+            self.iterate(1, count)
+            op = "m_rd_t" if tiles.turned else "m_rd"
+            self.put(op, _Place(found.memory, found.at(0, 0), native))
+            self.put("m_wr", _Place("mrf", number * along, step))
+            self.put("end_chain")
+
     def block(self, index: int, chain: Draft, block: _Block) -> None:
         """One block of rows and of tiles."""
         places = {}
         for slot, access in chain.accesses:
+            if slot < -1:
+                continue
             found = self.memory_map.places[index, slot]
             if isinstance(found, Staged):
                 places[slot] = self.staged(found, access, block)
@@ -247,8 +270,10 @@ class _Writer:
                 self.put("v_wr", _NETWORK)
                 continue
             for copy in self.memory_map.copies[target.place]:
-                address = copy.at(block.top, 0, target.vector + block.first)
-                self.put("v_wr", _Place(copy.memory, address, copy.buffer.vectors, copy.pitch))
+                row = target.y + block.top * target.step_y
+                address = copy.at(row, target.x, target.vector + block.first)
+                moves = target.step_x * copy.buffer.vectors, target.step_y * copy.pitch
+                self.put("v_wr", _Place(copy.memory, address, *moves))
         self.put("end_chain")
 
     def settings(self, index: int, chain: Draft, block: _Block) -> None:

@@ -39,11 +39,10 @@ from samebits.npu.compiler.layout import (
     Port,
     UnitOperation,
     WeightTiles,
-    WriteTarget,
     with_units,
 )
 from samebits.npu.compiler.memory import TilePlace
-from samebits.npu.machine.isa import INSTRUCTIONS
+from samebits.npu.machine.isa import INSTRUCTIONS, REDUCTIONS
 
 
 def fuse(chains: Sequence[Draft], tiles: Mapping[WeightTiles, TilePlace]) -> list[Draft]:
@@ -142,9 +141,11 @@ class _Joiner:
             *(_moved(operation, at) for operation in chain.operations),
         )
         kept = [t for t in before.targets if not (last and t.place is source)]
-        added = [WriteTarget(t.place, t.vector + at) for t in chain.targets]
+        added = [replace(t, vector=t.vector + at) for t in chain.targets]
         queues = [t for t in (*kept, *added) if isinstance(t.place, Port)]
         whole = before.rows == chain.rows and self.groups(before) == 1
+        if not whole and any(operation.op in REDUCTIONS for operation in operations):
+            return None  # it would join other lanes
         if with_units(operations) is None or len(queues) > 1 or (queues and not whole):
             return None
         return replace(before, operations=operations, targets=(*kept, *added))

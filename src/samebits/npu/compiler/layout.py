@@ -79,12 +79,16 @@ class WeightTiles:
     """Weights of a product: binary16 [O, I] or [O, I, KH, KW], O x I lanes of outputs and inputs.
 
     rows, columns: native tiles
+    sources: in the place of weights, what becomes tiles when the product runs: the vectors of each
+    column of tiles, of each row of them if the tiles are turned
     """
 
     name: str
-    weights: Array
+    weights: Array | None
     rows: int
     columns: int
+    sources: tuple[BufferAccess, ...] = ()
+    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,15 @@ class UnitOperation:
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """Where a chain writes: its vectors become those of each pixel from `vector`."""
+    """Where a chain writes: its vectors become those of each pixel from `vector`; its pixel (i, j)
+    is (y + i * step_y, x + j * step_x) of the buffer."""
 
     place: Buffer | Port
     vector: int = 0
+    y: int = 0
+    x: int = 0
+    step_y: int = 1
+    step_x: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,8 +149,11 @@ class Draft:
 
     @property
     def accesses(self) -> list[tuple[int, BufferAccess]]:
-        """(slot, access): slot -1 is the read, others the operands of `operations`."""
+        """(slot, access): slot -1 is the read, -2 and on are sources of tiles, others the operands
+        of `operations`."""
         found = [(-1, self.read)] if isinstance(self.read, BufferAccess) else []
+        if self.tiles is not None:
+            found += [(-2 - i, source) for i, source in enumerate(self.tiles.sources)]
         operands = [(i, operation.operand) for i, operation in enumerate(self.operations)]
         return found + [(i, operand) for i, operand in operands if operand is not None]
 
@@ -171,12 +183,13 @@ def with_units(operations: tuple[UnitOperation, ...]) -> tuple[UnitOperation, ..
 class View:
     """A tensor. places: int64 of its shape (with the batch axis, 1), lanes of the whole buffer.
 
-    nonnegative: no element is below zero
+    nonnegative: no element is below zero     uniform: all lanes of a pixel hold one number
     """
 
     buffer: Buffer
     places: Array
     nonnegative: bool = False
+    uniform: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from samebits.ir.ops import op_named
 from samebits.ir.real.define import FLOATS
 from samebits.ir.real.quantize import saturation
 from samebits.ir.rewrite import simplify
-from samebits.npu.compiler import pointwise, rules
+from samebits.npu.compiler import lanes, pointwise, rules, tensors
 from samebits.npu.compiler.build import Builder, Names
 from samebits.npu.compiler.emit import emit
 from samebits.npu.compiler.fuse import fuse
@@ -70,16 +70,24 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **pointwise.RULES,
         "Conv": rules.conv,
+        "ConvTranspose": rules.conv_transpose,
+        "Resize": rules.resize,
         "Gemm": rules.gemm,
-        "MatMul": rules.matmul,
+        "MatMul": tensors.product,
         "Concat": rules.concat,
         "MaxPool": rules.pool("vv_max"),
         "AveragePool": rules.pool("vv_add"),
         "GlobalMaxPool": rules.reduction("vv_max"),
         "GlobalAveragePool": rules.reduction("vv_add", mean=True),
-        "ReduceMax": rules.reduction("vv_max"),
-        "ReduceMean": rules.reduction("vv_add", mean=True),
-        "ReduceSum": rules.reduction("vv_add"),
+        "ReduceMax": lanes.reduction("vv_max"),
+        "ReduceMean": lanes.reduction("vv_add", mean=True),
+        "ReduceSum": lanes.reduction("vv_add"),
+        "Softmax": lanes.softmax,
+        "LogSoftmax": lanes.softmax,
+        "LayerNormalization": lanes.layer_norm,
+        "RMSNormalization": lanes.layer_norm,
+        "GroupNormalization": lanes.group_norm,
+        "InstanceNormalization": lanes.group_norm,
     }
 )
 """Operators that become drafts. Data movement (MOVES) and quantization become none."""
@@ -362,6 +370,8 @@ class _Lowering:
             raise UnsupportedError("expected an output that depends on an input, found a constant")
         if self.turns is not None:  # a vector each step, or one after the last
             state = replace(state, places=state.places.reshape(1, -1))
+        if state.uniform and state.places.size == state.buffer.height * state.buffer.width:
+            state = self.builder.first_vector(called, state)
         shape = port_shape(state, self.builder.native)
         if shape is None:
             raise UnsupportedError(

@@ -55,6 +55,8 @@ class TilePlace:
     """Tiles in mrf from the memory image, or in mdram and loaded before use.
 
     groups: pieces of `rows` rows of tiles (the last may be smaller), each loaded by itself
+    Tiles that are made as the program runs have the memory that they are in, mrf, and are loaded
+    before each product.
     """
 
     memory: str
@@ -64,20 +66,29 @@ class TilePlace:
 
 
 def place_tiles(chains: Sequence[Draft], depths: Mapping[str, int]) -> dict[WeightTiles, TilePlace]:
-    """All weights in mrf if they fit; else all in mdram, loaded layer by layer.
+    """All weights in mrf if they fit; else all in mdram, loaded layer by layer. Tiles that are made
+    as the program runs share the first addresses of mrf.
 
     Raises UnsupportedError if mdram, or mrf for one row of tiles, is too small.
     """
-    found = list(dict.fromkeys(chain.tiles for chain in chains if chain.tiles is not None))
+    every = list(dict.fromkeys(chain.tiles for chain in chains if chain.tiles is not None))
+    found = [tiles for tiles in every if not tiles.sources]
+    moved = [tiles for tiles in every if tiles.sources]
     total = sum(tiles.rows * tiles.columns for tiles in found)
-    memory = "mrf" if total <= depths["mrf"] else "mdram"
+    start = max((tiles.rows * tiles.columns for tiles in moved), default=0)
+    if start > depths["mrf"]:
+        raise UnsupportedError(
+            f"expected tensors of at most {depths['mrf']} native tiles (mrf) to multiply, found "
+            f"{start}; use a larger native dimension or shorter sequences"
+        )
+    memory = "mrf" if start + total <= depths["mrf"] else "mdram"
     if total > depths[memory]:
         raise UnsupportedError(
             f"expected weights of at most {depths[memory]} native tiles (mdram), found {total}; "
             "use a larger native dimension or a smaller network"
         )
-    places: dict[WeightTiles, TilePlace] = {}
-    address = 0
+    places = {tiles: TilePlace("mrf", 0, 1, tiles.rows) for tiles in moved}
+    address = start if memory == "mrf" else 0
     for tiles in found:
         rows = tiles.rows if memory == "mrf" else min(tiles.rows, depths["mrf"] // tiles.columns)
         if rows < 1:
@@ -364,7 +375,10 @@ class _Mapper:
     def strides_fit(self, result: MemoryMap, index: int) -> bool:
         """Whether the distance of rows can be written in an instruction."""
         found = [place.pitch * access.step_y for place, access in self.copies_read(result, index)]
-        found += [c.pitch for b in self.chains[index].buffers for c in result.copies[b]]
+        for target in self.chains[index].targets:
+            if isinstance(target.place, Buffer):
+                copies = result.copies[target.place]
+                found += [copy.pitch * target.step_y for copy in copies]
         return max(found, default=0) in STEP
 
     def copies_read(self, result: MemoryMap, index: int) -> list[tuple[Copy, BufferAccess]]:

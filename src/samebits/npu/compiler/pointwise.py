@@ -15,6 +15,7 @@ from samebits.npu.compiler.build import Builder
 from samebits.npu.compiler.layout import Array, UnitOperation, View
 from samebits.npu.compiler.rules import Input, Rule, Shape, constant_of, view_of
 from samebits.npu.machine.isa import INSTRUCTIONS
+from samebits.spec.npu_binary16 import LARGEST
 
 
 def _activation(op: str) -> Rule:
@@ -93,6 +94,8 @@ def _two(b: Builder, node: Node, op: str, x: Input, other: Input) -> View:
         assert exchanged is not None, "operators become instructions that can be exchanged"
         return _two(b, node, exchanged, other, x)
     view, constant = view_of(x), constant_of(other, "operand")
+    if op == "vv_add":  # what a softmax leaves out
+        constant = np.where(np.isneginf(constant), -LARGEST, constant)
     return b.with_constant(f"{node.name}_constant", op, view, _aligned(view, constant))
 
 
@@ -119,11 +122,74 @@ def _minimum(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> V
 
 
 def _divide(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
-    """By a constant: times its reciprocal, rounded to binary16."""
-    x, divisor = view_of(inputs[0]), inputs[1]
+    """Times the reciprocal of the divisor, rounded to binary16."""
+    x, divisor = inputs
+    if isinstance(divisor, View):
+        return _two(b, node, "vv_mul", x, reciprocal(b, node.name, divisor))
+    view = view_of(x)
     if not isinstance(divisor, np.ndarray) or not divisor.all():
         raise UnsupportedError("expected a constant divisor other than 0")
-    return b.with_constant(f"{node.name}_ratio", "vv_mul", x, _aligned(x, 1.0 / divisor))
+    return b.with_constant(f"{node.name}_ratio", "vv_mul", view, _aligned(view, 1.0 / divisor))
+
+
+def reciprocal(b: Builder, name: str, x: View) -> View:
+    """1 / x. Padding becomes 1: an infinity there would spoil the blocks that it is part of."""
+    return b.operate(name, b.padded(name, x, 1.0), UnitOperation("v_recip"))
+
+
+def _inverse(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    return reciprocal(b, node.name, view_of(inputs[0]))
+
+
+def _logarithm(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    x = b.padded(node.name, view_of(inputs[0]), 1.0)
+    return b.operate(node.name, x, UnitOperation("v_log"))
+
+
+def _root(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """1 / (1 / sqrt x), which is right for 0 and for infinity too."""
+    x = view_of(inputs[0])
+    view = b.operate(node.name, x, UnitOperation("v_rsqrt"), UnitOperation("v_recip"))
+    return replace(view, nonnegative=True)
+
+
+def _elu(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
+    x, name = view_of(inputs[0]), node.name
+    above = b.operate(name, x, UnitOperation("v_relu"))
+    below = b.operate(name, _negative(b, node, inputs, shape), UnitOperation("v_relu"))
+    below = b.with_constant(f"{name}_minus", "vv_mul", below, np.asarray(-1.0))
+    below = b.operate(name, below, UnitOperation("v_exp"))
+    below = b.with_constant(f"{name}_one", "vv_add", below, np.asarray(-1.0))
+    alpha = float(node.attributes["alpha"])
+    if alpha != 1.0:
+        below = b.with_constant(f"{name}_alpha", "vv_mul", below, np.asarray(alpha))
+    return combined(b, name, "vv_add", above, below)
+
+
+def _softplus(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """max(x, 0) + log(1 + exp(-|x|))."""
+    x, name = view_of(inputs[0]), node.name
+    above = b.operate(name, x, UnitOperation("v_relu"))
+    size = _absolute(b, node, inputs, shape)
+    power = b.with_constant(f"{name}_minus", "vv_mul", size, np.asarray(-1.0))
+    power = b.operate(name, power, UnitOperation("v_exp"))
+    power = b.with_constant(f"{name}_one", "vv_add", b.padded(name, power, 1.0), np.asarray(1.0))
+    view = combined(b, name, "vv_add", above, b.operate(name, power, UnitOperation("v_log")))
+    return replace(view, nonnegative=True)
+
+
+def _gelu(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))), which differs from the form with
+    the error function by at most 5e-4."""
+    x, name = view_of(inputs[0]), node.name
+    scale = math.sqrt(2 / math.pi)
+    factors = np.asarray(0.044715 * scale), np.asarray(scale)
+    inner = _affine(b, name, combined(b, name, "vv_mul", x, x), *factors)
+    inner = combined(b, name, "vv_mul", inner, x)
+    gate = b.operate(name, inner, UnitOperation("v_tanh"))
+    gate = _affine(b, f"{name}_half", gate, np.asarray(0.5), np.asarray(0.5))
+    return combined(b, name, "vv_mul", gate, x)
 
 
 def _leaky_relu(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
@@ -189,6 +255,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "Max": _binary("vv_max"),
         "Min": _minimum,
         "Div": _divide,
+        "Exp": _activation("v_exp"),
+        "Log": _logarithm,
+        "Sqrt": _root,
+        "Reciprocal": _inverse,
+        "Elu": _elu,
+        "Softplus": _softplus,
+        "Gelu": _gelu,
         "LeakyRelu": _leaky_relu,
         "PRelu": _leaky_relu,
         "HardSigmoid": _hard_sigmoid,

@@ -14,6 +14,7 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.graph import Node
+from samebits.ir.ops import op_named
 from samebits.npu.compiler.build import Builder
 from samebits.npu.compiler.layout import (
     OUTSIDE,
@@ -79,11 +80,83 @@ def conv(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
     )
     out = b.image(node.name, outputs, height, width)
     _products(b, node, image, window_read, weights, out.buffer)
+    return _biased(b, node, out, inputs, shape)
+
+
+def _biased(b: Builder, node: Node, out: View, inputs: Sequence[Input], shape: Shape) -> View:
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is not None:
         array = constant_of(bias, "biases").reshape(1, -1, 1, 1)
         out = b.with_constant(f"{node.name}_bias", "vv_add", out, array)
     return View(out.buffer, out.places.reshape(shape))
+
+
+def conv_transpose(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """A convolution for every phase of the strides: the output pixels that are so far from a
+    multiple of them, which see the same taps of the kernel."""
+    image = image_of(view_of(inputs[0]), b.native)
+    weights = constant_of(inputs[1], "weights")
+    strides, dilations, pads, kernel = window(node, weights.shape[2:])
+    if any(image.pads):
+        raise UnsupportedError("expected an unpadded image, found an explicit Pad before it")
+    group = node.attributes["group"]
+    parts = [
+        part.swapaxes(0, 1)
+        for part in np.split(weights.reshape(*weights.shape[:2], *kernel), group)
+    ]
+    weights = np.concatenate(parts)
+    height, width = (1, *shape[2:])[-2:]
+    out = b.image(node.name, weights.shape[0], height, width)
+    for y in range(min(strides[0], height)):
+        rows, top = _phase(weights, 2, y + pads[0], strides[0], dilations[0])
+        for x in range(min(strides[1], width)):
+            taps, left = _phase(rows, 3, x + pads[1], strides[1], dilations[1])
+            size = (-(-(height - y) // strides[0]), -(-(width - x) // strides[1]))
+            read = BufferAccess(image.buffer, top, left, kernel=(taps.shape[2], taps.shape[3]))
+            pixels = (y, x, strides[0], strides[1])
+            _products(b, node, image, read, taps, out.buffer, size, pixels)
+    return _biased(b, node, out, inputs, shape)
+
+
+def _phase(weights: Array, axis: int, at: int, stride: int, dilation: int) -> tuple[Array, int]:
+    """(the taps of an axis that meet outputs at `at` modulo the stride, in the order of the inputs
+    they meet, the first input for the first of these outputs); a tap of zeros if there are none."""
+    moves = at - np.arange(weights.shape[axis]) * dilation
+    met = np.flatnonzero(moves % stride == 0)
+    if not len(met):
+        return np.zeros_like(weights.take([0], axis)), 0
+    offsets = moves[met] // stride
+    first = int(offsets.min())
+    laid = np.zeros_like(weights.take([0] * (int(offsets.max()) + 1 - first), axis))
+    laid.swapaxes(0, axis)[offsets - first] = weights.swapaxes(0, axis)[met]
+    return laid, first
+
+
+def resize(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> View:
+    """Nearest neighbours; where every pixel is repeated as often, copies of the image."""
+    x = view_of(inputs[0])
+    (places,) = op_named(node.op).meaning([x.places], node.attributes)
+    sizes = zip(shape[2:], x.places.shape[2:], strict=True)
+    factors = [size // before if size % before == 0 else 0 for size, before in sizes]
+    repeated = x.places
+    for axis, factor in enumerate(factors, start=2):
+        repeated = repeated.repeat(factor, axis)
+    if not np.array_equal(repeated, places):
+        return View(x.buffer, np.asarray(places), x.nonnegative)
+    image = image_of(x, b.native)
+    if any(image.pads):
+        raise UnsupportedError("expected an unpadded image, found an explicit Pad before it")
+    down, across = (1, *factors)[-2:]
+    height, width, vectors = image.buffer.geometry
+    target = Buffer(node.name, height * down, width * across, vectors)
+    for top in range(down):
+        for left in range(across):
+            pixels = (top, left, down, across)
+            b.add(
+                node.name, BufferAccess(image.buffer), target, image.buffer.geometry, pixels=pixels
+            )
+    view = _as_view(b, replace(image, buffer=target), shape)
+    return replace(view, nonnegative=x.nonnegative)
 
 
 def window(node: Node, kernel: Shape) -> tuple[Shape, Shape, Shape, Shape]:
@@ -99,9 +172,19 @@ def window(node: Node, kernel: Shape) -> tuple[Shape, Shape, Shape, Shape]:
 
 
 def _products(
-    b: Builder, node: Node, image: ImageView, read: BufferAccess, weights: Array, target: Buffer
+    b: Builder,
+    node: Node,
+    image: ImageView,
+    read: BufferAccess,
+    weights: Array,
+    target: Buffer,
+    size: tuple[int, int] | None = None,
+    pixels: tuple[int, int, int, int] = (0, 0, 1, 1),
 ) -> None:
-    """One product for every run of output vectors that read the same input vectors."""
+    """One product for every run of output vectors that read the same input vectors.
+
+    size, pixels: of what is written of the target, where it is not all of it.
+    """
     outputs, each = weights.shape[:2]
     group = node.attributes["group"]
     per_group = outputs // group
@@ -124,9 +207,9 @@ def _products(
         span = slice(start * b.native, min(stop * b.native, outputs))
         laid = _group_lanes(b, parts[key], weights, span, per_group)
         tiles = b.weights(f"{node.name}_weight", laid)
-        grid = (target.height, target.width, stop - start)
+        grid = (*(size or (target.height, target.width)), stop - start)
         part_read = replace(read, buffer=parts[key].buffer)
-        b.add(node.name, part_read, target, grid, tiles=tiles, vector=start)
+        b.add(node.name, part_read, target, grid, tiles=tiles, vector=start, pixels=pixels)
         start = stop
 
 
@@ -208,7 +291,7 @@ def matmul(b: Builder, node: Node, inputs: Sequence[Input], shape: Shape) -> Vie
 # --- pools ------------------------------------------------------------------------------------
 
 
-def _axis_reduced(
+def axis_reduced(
     b: Builder,
     name: str,
     op: str,
@@ -260,7 +343,7 @@ def _pooled(
     fill = -math.inf if op == "vv_max" else 0.0
     for axis in (1, 0):
         taps = [tap * dilations[axis] - pads[axis] for tap in range(kernel[axis])]
-        image = _axis_reduced(b, node.name, op, image, axis, taps, strides[axis], size[axis], fill)
+        image = axis_reduced(b, node.name, op, image, axis, taps, strides[axis], size[axis], fill)
     return image
 
 

@@ -1,1 +1,1 @@
-"""Concordant software: a program as PyTorch, ONNX or TensorFlow code with the same bits."""
+"""Concordant software: a program as PyTorch, ONNX, TensorFlow or C code with the same bits."""

@@ -60,6 +60,7 @@ from samebits.npu.concord.memory import (
 )
 from samebits.npu.machine.chain import Access, Chain, Loop, Statement, bases, read_offsets
 from samebits.npu.machine.check import check
+from samebits.npu.machine.isa import REDUCTIONS
 from samebits.npu.machine.program import QUEUE, TILE_FILES, Image, Program
 from samebits.npu.simulator.machine import pointwise, quantize
 
@@ -183,6 +184,9 @@ class FlowBuilder:
         sources = self.fetch(chain, chain.read, read_offsets(chain))
         if chain.kind == "vector":
             sources = self.compute(chain, sources)
+        elif chain.turned:
+            value = self.layout.split(self.layout.read(sources, self.native, 1))
+            sources = self.all(self.layout.turn(value))
         for access in chain.writes:
             self.store(chain, access, sources)
 
@@ -196,6 +200,10 @@ class FlowBuilder:
             return sources
         for operation in chain.operations:
             value = self.operate(chain, operation.op, operation.operand, value)
+        return self.all(value)
+
+    def all(self, value: FlowValue) -> Sources:
+        """All vectors of a new tensor."""
         return all_of(self.layout.number(value), value.positions * value.vectors)
 
     def addresses(self, chain: Chain, access: Access, offsets: Array) -> Array:
@@ -239,6 +247,10 @@ class FlowBuilder:
 
         An operand that stays at its address is one position, which all iterations share.
         """
+        if op in REDUCTIONS:
+            value = self.layout.widen(value, self.layout.full(value))
+            out = _like(value, self.layout.name(f"v{self.layout.line}"), padding=0)
+            return self.layout.add(op, out, (value,), numbers=(chain.rows * self.native,))
         if access is None:
             return self.result(op, value, (value,))
         offsets = np.arange(chain.rows)

@@ -50,6 +50,9 @@ class FlowNode:
     quantize       block floating point
     mv_mul         quantized vectors times constant tiles; key: of the data, numbers: requantize
     mv_mul_tiles   quantized vectors times quantized rows of tiles; numbers: tiles, requantize
+    turn           tiles of N positions of a native vector each, transposed
+
+    Instructions across lanes stand for themselves too; numbers: the lanes that belong together.
     """
 
     op: str

@@ -155,6 +155,11 @@ class LaneLayout:
         out = FlowValue(name, value.positions * value.vectors, 1, native, value.padding)
         return self._once(("split", value.name), "split", out, (value,))
 
+    def turn(self, value: FlowValue) -> FlowValue:
+        """Tiles, whose rows are positions of a native vector, transposed."""
+        out = replace(value, name=f"{value.name}_turned", padding=0)
+        return self._once(("turn", value.name), "turn", out, (value,))
+
     def select(self, value: FlowValue, index: Array) -> FlowValue:
         """Positions of a value: index int64 [positions]."""
         if len(index) == value.positions and (index == np.arange(len(index))).all():

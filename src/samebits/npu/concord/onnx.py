@@ -19,7 +19,8 @@ from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Tur
 from samebits.npu.concord.memory import channels_and_positions
 from samebits.npu.concord.onnx_functions import DOMAIN, OPSET, block_constants, functions
 from samebits.npu.concord.source import SHORTER, arrays
-from samebits.npu.machine.isa import POINTWISE
+from samebits.npu.machine.image import fitted
+from samebits.npu.machine.isa import POINTWISE, REDUCTIONS
 from samebits.spec.npu_formula import Formula
 
 IR_VERSION = 9
@@ -87,9 +88,15 @@ def load_onnx(path: Path) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
+    shapes = {value.name: tuple(value.shape[1:]) for value in session.get_inputs()}
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        rounded = {name: np.asarray(a, np.float16).astype(np.float32) for name, a in inputs.items()}
+        rounded = {
+            name: fitted(
+                np.asarray(a, np.float16).astype(np.float32), shapes.get(name, a.shape[1:])
+            )
+            for name, a in inputs.items()
+        }
         return dict(zip(names, session.run(names, rounded), strict=True))
 
     return run
@@ -377,6 +384,21 @@ def _pointwise(writer: OnnxWriter, node: FlowNode) -> None:
     writer.formula(POINTWISE[node.op], names, node.out.name)
 
 
+def _across(writer: OnnxWriter, node: FlowNode) -> None:
+    """An instruction across lanes, by the function of its name."""
+    shapes = [writer.numbers(0, -1, *node.numbers), writer.numbers(0, -1, node.out.width)]
+    function = REDUCTIONS[node.op].name.capitalize()
+    writer.node(function, [node.inputs[0].name, *shapes], node.out.name)
+
+
+def _turn(writer: OnnxWriter, node: FlowNode) -> None:
+    native, out = writer.flow.native, node.out.name
+    tiles = writer.numbers(0, -1, native, native)
+    writer.node("Reshape", [node.inputs[0].name, tiles], f"{out}.tiles")
+    writer.node("Transpose", [f"{out}.tiles"], f"{out}.transposed", perm=[0, 1, 3, 2])
+    writer.node("Reshape", [f"{out}.transposed", writer.numbers(0, -1, native)], out)
+
+
 FUNCTIONS = frozenset(function.name for function in functions())
 EMITTERS: dict[str, Callable[[OnnxWriter, FlowNode], None]] = {
     "input": _input,
@@ -388,5 +410,7 @@ EMITTERS: dict[str, Callable[[OnnxWriter, FlowNode], None]] = {
     "quantize": _quantize,
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
+    "turn": _turn,
     **dict.fromkeys(POINTWISE, _pointwise),
+    **dict.fromkeys(REDUCTIONS, _across),
 }

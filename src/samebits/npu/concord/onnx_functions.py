@@ -286,6 +286,44 @@ TEXTS = {
         y = MatMul (wide, values)
     }
     """,
+    # Across lanes: binary64 holds the sum of 8192 numbers or fewer; a zero is +0.
+    "Total": """
+    Total (x, rows, shape) => (y) {
+        last = Constant <value_ints = [-1]> ()
+        zero = Constant <value = double {0.0}> ()
+        grouped = Reshape (x, rows)
+        wide = Cast <to = 11> (grouped)
+        sum = ReduceSum <keepdims = 1> (wide, last)
+        plain = Add (sum, zero)
+        number = ToBinary16 (plain)
+        spread = Shape (grouped)
+        every = Expand (number, spread)
+        y = Reshape (every, shape)
+    }
+    """,
+    "Largest": """
+    Largest (x, rows, shape) => (y) {
+        last = Constant <value_ints = [-1]> ()
+        zero = Constant <value = float {0.0}> ()
+        one = Constant <value = float {1.0}> ()
+        infinity = Div (one, zero)
+        none = Neg (infinity)
+        grouped = Reshape (x, rows)
+        nan = IsNaN (grouped)
+        numbers = Where (nan, none, grouped)
+        most = ReduceMax <keepdims = 1> (numbers, last)
+        is_zero = Equal (most, zero)
+        plain = Where (is_zero, zero, most)
+        flags = Cast <to = 1> (nan)
+        any = ReduceMax <keepdims = 1> (flags, last)
+        nothing = Div (zero, zero)
+        has = Greater (any, zero)
+        number = Where (has, nothing, plain)
+        spread = Shape (grouped)
+        every = Expand (number, spread)
+        y = Reshape (every, shape)
+    }
+    """,
     # table [65536] at the bits of x: the exponent by halving, as powers of two divide exactly.
     "LookUp": """
     LookUp (x, table) => (y) {

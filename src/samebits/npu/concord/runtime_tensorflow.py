@@ -172,8 +172,34 @@ def relu(x: tf.Tensor) -> tf.Tensor:
 
 
 def look_up(x: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
-    """v_sigm, v_tanh: the table (binary16 [65536]) at the bits of x."""
+    """v_sigm, v_exp, ...: the table (binary16 [65536]) at the bits of x."""
     return tf.gather(table, tf.cast(tf.bitcast(x, tf.uint16), tf.int32))
+
+
+def total(x: tf.Tensor, lanes: int) -> tf.Tensor:
+    """v_sum: binary64 holds the sum of 8192 numbers or fewer, in any order."""
+    rows = tf.reshape(tf.cast(x, tf.float64), [x.shape[0], -1, lanes])
+    return _every_lane(to_binary16(tf.reduce_sum(rows, -1, keepdims=True) + 0.0), rows, x)
+
+
+def largest(x: tf.Tensor, lanes: int) -> tf.Tensor:
+    """v_max: NaN if a lane is NaN; a zero is +0."""
+    rows = tf.reshape(tf.cast(x, tf.float32), [x.shape[0], -1, lanes])
+    nothing = tf.reduce_any(tf.math.is_nan(rows), -1, keepdims=True)
+    most = tf.reduce_max(rows, -1, keepdims=True)
+    most = tf.where(most == 0.0, tf.zeros_like(most), most)
+    most = tf.where(nothing, tf.fill(tf.shape(most), np.float32(np.nan)), most)
+    return _every_lane(tf.cast(most, tf.float16), rows, x)
+
+
+def _every_lane(numbers: tf.Tensor, rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.broadcast_to(numbers, rows.shape), like.shape)
+
+
+def turn(x: tf.Tensor, native: int) -> tf.Tensor:
+    """Tiles, whose rows are positions, transposed."""
+    tiles = tf.reshape(x, [x.shape[0], -1, native, native])
+    return tf.reshape(tf.transpose(tiles, [0, 1, 3, 2]), x.shape)
 
 
 def join(*parts: tf.Tensor) -> tf.Tensor:
@@ -207,6 +233,8 @@ class Program:
 
     inputs: Mapping[str, tuple[int, ...]] = {}
     samples = 1
+    t_exponential: tf.Tensor
+    t_reciprocal: tf.Tensor
 
     def __init__(self, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
         for name, array in data.items():
@@ -224,6 +252,16 @@ class Program:
             for at in range(0, batch, step)
         ]
         return {name: tf.concat([part[name] for part in parts], 0) for name in parts[0]}
+
+    def softmax(
+        self, x: tf.Tensor, scores: tf.Tensor, lanes: int, kept: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """exp(x - m) over its total, m the largest of `scores`: x, and the least number in lanes
+        that do not count, which `kept` says (0; 1 in others). One rounding an operation."""
+        centred = subtract(x, largest(scores, lanes))
+        powers = look_up(centred if kept is None else multiply(centred, kept), self.t_exponential)
+        summed = powers if kept is None else multiply(powers, kept)
+        return multiply(powers, look_up(total(summed, lanes), self.t_reciprocal))
 
     def run(self, inputs: Mapping[str, tf.Tensor], batch: int) -> dict[str, tf.Tensor]:
         """The program itself."""

@@ -338,8 +338,25 @@ def relu(x: Tensor) -> Tensor:
 
 
 def look_up(x: Tensor, table: Tensor) -> Tensor:
-    """v_sigm, v_tanh: the table (binary16 [65536]) at the bits of x."""
+    """v_sigm, v_exp, ...: the table (binary16 [65536]) at the bits of x."""
     return table[x.view(torch.int16).int() & 0xFFFF]
+
+
+def total(x: Tensor, lanes: int) -> Tensor:
+    """v_sum: binary64 holds the sum of 8192 numbers or fewer, in any order."""
+    sums = x.double().reshape(len(x), -1, lanes).sum(-1, keepdim=True).add_(0.0)
+    return to_binary16(sums).expand(-1, -1, lanes).reshape(x.shape)
+
+
+def largest(x: Tensor, lanes: int) -> Tensor:
+    """v_max: NaN if a lane is NaN; a zero is +0."""
+    most = x.reshape(len(x), -1, lanes).amax(-1, keepdim=True) + 0.0
+    return most.expand(-1, -1, lanes).reshape(x.shape)
+
+
+def turn(x: Tensor, native: int) -> Tensor:
+    """Tiles, whose rows are positions, transposed."""
+    return x.unflatten(1, (-1, native)).transpose(-1, -2).flatten(1, 2)
 
 
 def join(*parts: Tensor) -> Tensor:
@@ -372,6 +389,8 @@ class Program(nn.Module):
 
     inputs: Mapping[str, tuple[int, ...]] = {}
     samples = 1
+    t_exponential: Tensor
+    t_reciprocal: Tensor
 
     def __init__(self, data: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -396,6 +415,14 @@ class Program(nn.Module):
                 some = {name: x[at : at + step] for name, x in inputs.items()}
                 parts.append(self.run(some, min(step, batch - at)))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def softmax(self, x: Tensor, scores: Tensor, lanes: int, kept: Tensor | None = None) -> Tensor:
+        """exp(x - m) over its total, m the largest of `scores`: x, and the least number in lanes
+        that do not count, which `kept` says (0; 1 in others). One rounding an operation."""
+        centred = subtract(x, largest(scores, lanes))
+        powers = look_up(centred if kept is None else multiply(centred, kept), self.t_exponential)
+        summed = powers if kept is None else multiply(powers, kept)
+        return multiply(powers, look_up(total(summed, lanes), self.t_reciprocal))
 
     def run(self, inputs: Mapping[str, Tensor], batch: int) -> dict[str, Tensor]:
         """The program itself."""

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from samebits.npu.concord.graph import Array, DataFlow, FlowNode, FlowValue, Turns
-from samebits.npu.machine.isa import POINTWISE
+from samebits.npu.concord.names import SOFTMAX, named
+from samebits.npu.machine.isa import POINTWISE, REDUCTIONS
 from samebits.spec.npu_formula import A, B, Formula, choose, number
 
 WIDTH = 100
@@ -99,7 +100,7 @@ def _model(flow: DataFlow, kind: str, data: str) -> list[str]:
     """Lines of the class `Model` and of `load`, which stand after the runtime."""
     tensor = {"torch": "Tensor", "tensorflow": "tf.Tensor"}[kind]
     writer = Writer(flow, LIBRARY[kind])
-    writer.emit(flow.nodes)
+    writer.emit(named(flow.nodes))
     shapes = {hint.name: hint.shape for hint in flow.inputs}
     signature = f"self, inputs: Mapping[str, {tensor}], batch: int"
     return [
@@ -260,6 +261,16 @@ def _pointwise(writer: Writer, node: FlowNode) -> str:
     return formula_text(POINTWISE[node.op], names, writer.library)
 
 
+def _across(writer: Writer, node: FlowNode) -> str:
+    (value,), (lanes,) = node.inputs, node.numbers
+    return f"{REDUCTIONS[node.op].name}({name(value)}, {lanes})"
+
+
+def _softmax(writer: Writer, node: FlowNode) -> str:
+    x, scores, *kept = (name(value) for value in node.inputs)
+    return f"self.softmax({', '.join([x, scores, str(node.numbers[0]), *kept])})"
+
+
 def _call(function: str, *more: str) -> Callable[[Writer, FlowNode], str]:
     def text(writer: Writer, node: FlowNode) -> str:
         return f"{function}({', '.join([*(name(value) for value in node.inputs), *more])})"
@@ -285,5 +296,8 @@ EXPRESSIONS: dict[str, Callable[[Writer, FlowNode], str]] = {
     "quantize": _call("quantize", "NATIVE", "MANTISSA"),
     "mv_mul": _mv_mul,
     "mv_mul_tiles": _tiles,
+    SOFTMAX: _softmax,
+    "turn": _call("turn", "NATIVE"),
     **dict.fromkeys(POINTWISE, _pointwise),
+    **dict.fromkeys(REDUCTIONS, _across),
 }

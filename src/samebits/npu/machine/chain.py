@@ -45,6 +45,8 @@ class Chain:
     kind "vector": `read`, `mv_mul` at `mvm_address` if there is one, `operations`, `writes`.
     kind "matrix": `read` and one of `writes` move rows * columns tiles; a tile of the network queue
     is its N rows, in order.
+    turned: each tile is transposed.    tile: addresses that one takes where it is read: N in a
+    memory of vectors, which are its rows
     """
 
     kind: str
@@ -61,6 +63,8 @@ class Chain:
     operations: tuple[Operation, ...]
     writes: tuple[Access, ...]
     line: int = 0
+    turned: bool = False
+    tile: int = 1
 
     @property
     def read_count(self) -> int:
@@ -116,8 +120,8 @@ def bases(access: Access, chain: Chain) -> Array:
 
 
 def read_offsets(chain: Chain) -> Array:
-    """The offset of vector k of `read` from its base: int64 [read_count]."""
-    k = np.arange(chain.read_count, dtype=np.int64)
+    """The offset of every address of `read` from its base: int64 [read_count * tile]."""
+    k = np.arange(chain.read_count * chain.tile, dtype=np.int64)
     if not chain.windowed:
         return k
     return np.asarray(k // chain.window_run * chain.window_pitch + k % chain.window_run)

@@ -49,7 +49,7 @@ def offsets(chain: Chain, access: Access) -> list[Progression]:
         return [(1, chain.write_count)]
     if chain.windowed:
         return [(1, chain.window_run), (chain.window_pitch, chain.window)]
-    return [(1, chain.read_count)]
+    return [(1, chain.read_count * chain.tile)]
 
 
 def ends(chain: Chain, access: Access) -> tuple[int, int]:

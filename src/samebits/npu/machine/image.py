@@ -73,6 +73,15 @@ def unpack(vectors: Array, shape: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(rows).reshape(shape)
 
 
+def fitted(array: Array, shape: tuple[int, ...]) -> Array:
+    """An array [B, ...] as [B, *shape] where it differs from that in axes of 1 alone, as the image
+    of a one-dimensional convolution does; else itself, for the caller to refuse."""
+    plain = [size for size in shape if size > 1]
+    if array.shape[1:] != shape and [size for size in array.shape[1:] if size > 1] == plain:
+        return array.reshape(len(array), *shape) if array.ndim > 1 else array
+    return array
+
+
 def pack_tiles(array: Array, native: int) -> Array:
     """[O, I] or [O, I, H, W] as native tiles [count, N, N], padded with zeros.
 

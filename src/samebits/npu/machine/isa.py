@@ -21,11 +21,29 @@ from samebits.npu.machine.program import (
     VECTOR_FILES,
     Instruction,
 )
-from samebits.spec.npu_formula import A, B, Formula, Tabulated, choose, look_up, number
-from samebits.tables.binary16 import sigmoid_table, tanh_table
+from samebits.spec.npu_binary16 import binary16_largest, binary16_total
+from samebits.spec.npu_formula import (
+    A,
+    B,
+    Formula,
+    Reduction,
+    Tabulated,
+    choose,
+    look_up,
+    number,
+)
+from samebits.tables.binary16 import (
+    exponential_table,
+    inverse_root_table,
+    logarithm_table,
+    reciprocal_table,
+    sigmoid_table,
+    tanh_table,
+)
 
 VALUE_MAX = (1 << 22) - 1
 STEP = range(-(1 << 15), 1 << 15)
+LANES_MAX = 1 << 13  # of one reduction: binary64 holds the sum of so many binary16 numbers
 
 
 class Operand(Enum):
@@ -79,7 +97,8 @@ class Record:
 
     memories:    those that its MEMORY operand may name; of `mv_mul` the one that ADDRESS is in
     meaning:     a formula of a point-wise instruction, which everything that computes it derives
-                 from; a sentence of the others
+                 from; a `Reduction` of one that works across lanes; a sentence of the others
+    turned:      tiles are transposed
     steps:       an `_inc` form, whose address moves by DX and DY
     exchanged:   the instruction that gives the same with a and b exchanged, up to the sign of a
                  zero and to NaN; None if there is none
@@ -91,8 +110,9 @@ class Record:
     stage: Stage
     operands: tuple[Operand, ...]
     memories: Files
-    meaning: Formula | str
+    meaning: Formula | Reduction | str
     steps: bool = False
+    turned: bool = False
     exchanged: str | None = None
     nonnegative: Sign = lambda operands: False
 
@@ -127,25 +147,39 @@ class Record:
 
 SIGMOID = Tabulated("sigmoid", "1 / (1 + exp(-{}))", sigmoid_table)
 TANH = Tabulated("tanh", "tanh {}", tanh_table)
+EXPONENTIAL = Tabulated("exponential", "exp({})", exponential_table)
+LOGARITHM = Tabulated("logarithm", "the natural logarithm of {}", logarithm_table)
+RECIPROCAL = Tabulated("reciprocal", "1 / {}", reciprocal_table)
+INVERSE_ROOT = Tabulated("inverse_root", "1 / sqrt {}", inverse_root_table)
+TOTAL = Reduction("total", "rne(the sum of a over all lanes)", binary16_total)
+LARGEST = Reduction("largest", "the largest a of all lanes", binary16_largest)
 
 _MEMORY = (Operand.MEMORY,)
 
 
-def _pointwise(name: str, opcode: int, stage: Stage, meaning: Formula, **traits: Any) -> Record:
+def _pointwise(
+    name: str, opcode: int, stage: Stage, meaning: Formula | Reduction, **traits: Any
+) -> Record:
     """An instruction of the multifunction units; its operand is in the files of its stage."""
     files = UNIT_FILES[stage]
     operands = _MEMORY if files else (Operand.UNIT,)
     return Record(name, opcode, stage, operands, files, meaning, **traits)
 
 
-def _move(name: str, opcode: int, stage: Stage, files: Files, meaning: str) -> Record:
+def _move(
+    name: str, opcode: int, stage: Stage, files: Files, meaning: str, **traits: Any
+) -> Record:
     """An instruction that begins or ends a chain with vectors or tiles of these memories."""
-    return Record(name, opcode, stage, _MEMORY, files, meaning)
+    return Record(name, opcode, stage, _MEMORY, files, meaning, **traits)
 
 
 _READ, _WRITE, _SCALAR, _LOOP = Stage.READ, Stage.WRITE, Stage.SCALAR, Stage.LOOP
 _ADD, _MULTIPLY, _ACTIVATE = UNIT_STAGES
-_V_RD, _V_WR, _M_RD = ("ivrf", "dram", QUEUE), (*VECTOR_FILES, QUEUE), ("mdram", QUEUE)
+_V_RD, _V_WR, _M_RD = (
+    ("ivrf", "dram", QUEUE),
+    (*VECTOR_FILES, QUEUE),
+    ("mdram", "ivrf", "dram", QUEUE),
+)
 _MV_MUL = "quantize the vectors; rows x columns tiles of mrf times them"
 _RELU = choose(A, number(0), A, number(0))
 _RECORDS = (
@@ -167,6 +201,13 @@ _RECORDS = (
     Record("end_chain", 16, Stage.END, (), (), "end the chain, which runs it"),
     Record("loop", 17, _LOOP, (Operand.COUNT,), (), "run what follows COUNT times"),
     Record("end_loop", 18, _LOOP, (), (), "end of the innermost loop"),
+    _pointwise("v_exp", 19, _ACTIVATE, look_up(EXPONENTIAL, A), nonnegative=lambda _: True),
+    _pointwise("v_log", 20, _ACTIVATE, look_up(LOGARITHM, A)),
+    _pointwise("v_recip", 21, _ACTIVATE, look_up(RECIPROCAL, A)),
+    _pointwise("v_rsqrt", 22, _ACTIVATE, look_up(INVERSE_ROOT, A)),
+    _pointwise("v_sum", 23, _ACTIVATE, TOTAL, nonnegative=all),
+    _pointwise("v_max", 24, _ACTIVATE, LARGEST, nonnegative=all),
+    _move("m_rd_t", 25, _READ, _M_RD, "begin a chain with tiles, each transposed", turned=True),
 )
 
 
@@ -190,6 +231,11 @@ POINTWISE: Mapping[str, Formula] = MappingProxyType(
     {record.name: record.meaning for record in _RECORDS if isinstance(record.meaning, Formula)}
 )
 """What the instructions of the multifunction units compute, by their names without `_inc`."""
+
+REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
+    {record.name: record.meaning for record in _RECORDS if isinstance(record.meaning, Reduction)}
+)
+"""What those compute that work across lanes."""
 
 LIMITS: Mapping[str, range] = MappingProxyType(
     {

@@ -8,8 +8,22 @@ from typing import Any
 
 from samebits.npu.machine.assembly import instruction_text
 from samebits.npu.machine.chain import Access, Chain, Operation, Statement
-from samebits.npu.machine.isa import INSTRUCTIONS, UNIT_STAGES, Operand, Stage
-from samebits.npu.machine.program import LOOPS_MAX, QUEUE, REGISTERS, Instruction, Program
+from samebits.npu.machine.isa import (
+    INSTRUCTIONS,
+    LANES_MAX,
+    REDUCTIONS,
+    UNIT_STAGES,
+    Operand,
+    Stage,
+)
+from samebits.npu.machine.program import (
+    LOOPS_MAX,
+    QUEUE,
+    REGISTERS,
+    VECTOR_FILES,
+    Instruction,
+    Program,
+)
 
 Registers = tuple[int, ...]  # in the order of REGISTERS
 
@@ -116,6 +130,8 @@ def build(program: Program, instructions: Sequence[Instruction], registers: Regi
         operations=_operations(program, operations),
         writes=tuple(_access(write) for write in writes),
         line=head.line,
+        turned=INSTRUCTIONS[head.op].turned,
+        tile=program.native if matrix and head.memory in VECTOR_FILES else 1,
     )
     _check_lengths(program, chain)
     return _plain(chain)
@@ -204,7 +220,16 @@ def _operations(program: Program, found: Sequence[Instruction]) -> tuple[Operati
 
 
 def _check_lengths(program: Program, chain: Chain) -> None:
-    """A window must hold as many vectors as the chain reads, from a memory."""
+    """A window must hold as many vectors as the chain reads, from a memory; a reduction may have
+    so many lanes that its sum is exact."""
+    lanes = chain.rows * program.native
+    for operation in chain.operations:
+        if operation.op in REDUCTIONS and lanes > LANES_MAX:
+            program.fail(
+                operation.line,
+                f"expected at most {LANES_MAX} lanes for {operation.op}, found rows * N = "
+                f"{chain.rows} * {program.native}; set rows, and add vectors with vv_add first",
+            )
     taken = chain.window * chain.window_run
     if chain.kind == "matrix" or taken == 1:
         return

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from samebits.errors import InputError
-from samebits.npu.machine.isa import POINTWISE
+from samebits.npu.machine.isa import POINTWISE, REDUCTIONS
 from samebits.spec.npu_short import (
     EXPONENT_MAX,
     EXPONENT_MIN,
@@ -67,6 +67,19 @@ def pointwise(op: str, *operands: Array) -> Array:
     operand: binary16 arrays of one shape."""
     result: Array = POINTWISE[op].realised(OPERATIONS, *operands)
     return result
+
+
+# Of all numbers of an array, in binary64: it holds any sum of LANES_MAX binary16 numbers.
+ACROSS: Mapping[str, Callable[[Array], Any]] = MappingProxyType(
+    {"total": np.sum, "largest": np.max}
+)
+
+
+def reduced(op: str, carried: Array) -> Array:
+    """An instruction across all lanes of what a chain carries, which all receive the result."""
+    with np.errstate(all="ignore"):
+        result = ACROSS[REDUCTIONS[op].name](carried.astype(np.float64)) + 0.0
+        return canonical(np.full_like(carried, np.float16(result)))
 
 
 # --- matrix-vector unit -----------------------------------------------------------------------

@@ -15,8 +15,9 @@ from samebits.errors import InputError, NonFiniteError
 from samebits.ir.integer.layers import fnv1a
 from samebits.npu.machine.chain import Access, Chain, Loop, Send, Statement, base, read_offsets
 from samebits.npu.machine.check import check
-from samebits.npu.machine.image import entry_count, pack, unpack
-from samebits.npu.machine.program import MEMORIES, QUEUE, Hint, Image, Program
+from samebits.npu.machine.image import entry_count, fitted, pack, unpack
+from samebits.npu.machine.isa import REDUCTIONS
+from samebits.npu.machine.program import MEMORIES, QUEUE, TILE_FILES, Hint, Image, Program
 from samebits.npu.simulator.counts import Counts, count
 from samebits.npu.simulator.machine import (
     Array,
@@ -27,6 +28,7 @@ from samebits.npu.simulator.machine import (
     multiply,
     pointwise,
     quantize,
+    reduced,
 )
 
 
@@ -149,7 +151,8 @@ class Machine:
                 first = base(operation.operand, iteration, chain.iterations_x)
                 read = [self.read(operation.operand, first + k) for k in range(chain.rows)]
                 operands.append(np.stack(read))
-            carried = pointwise(operation.op, *operands)
+            apply = reduced if operation.op in REDUCTIONS else pointwise
+            carried = apply(operation.op, *operands)
         for access in chain.writes:
             first = base(access, iteration, chain.iterations_x)
             for k, vector in enumerate(carried):
@@ -174,11 +177,12 @@ class Machine:
         first = base(chain.read, iteration, chain.iterations_x)
         tiles = []
         for k in range(chain.read_count):
-            if chain.read.memory == QUEUE:
-                rows = [self.read(chain.read, 0) for _ in range(self.program.native)]
-                tiles.append(np.stack(rows))
-            else:
-                tiles.append(self.read(chain.read, first + k))
+            if chain.read.memory in TILE_FILES:
+                tile = self.read(chain.read, first + k)
+            else:  # its rows, one after the other
+                at = range(first + k * chain.tile, first + k * chain.tile + self.program.native)
+                tile = np.stack([self.read(chain.read, address) for address in at])
+            tiles.append(tile.T if chain.turned else tile)
         for access in chain.writes:
             first = base(access, iteration, chain.iterations_x)
             for k, tile in enumerate(tiles):
@@ -236,7 +240,9 @@ def _samples(program: Program, inputs: Mapping[str, Array]) -> tuple[list[list[A
     arrays = {}
     for name, array in inputs.items():
         try:
-            arrays[name] = binary16_input(array)
+            shape = wanted[name].shape
+            rounded = binary16_input(array)
+            arrays[name] = rounded if rounded.shape == shape else fitted(rounded, shape)
         except InputError as error:
             raise type(error)(
                 f"{program.name}:{wanted[name].line}: input {name!r}: {error}"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import numpy as np
 
-from samebits.csrc import run_tool
+from samebits.csrc import compiler, run_tool
 from samebits.errors import InputError
 from samebits.model import Model
 from samebits.npu.concord.translate import SUFFIXES, load_concordant, translate
@@ -35,6 +36,10 @@ class Concordant(Backend):
         self.name = f"concordant-{kind}"
 
     def unavailable(self) -> str | None:
+        if self.kind == "c":
+            command = compiler()[0]
+            wanted = "a C compiler ($CC, cc, gcc or clang); install one"
+            return None if which(command) else f"{self.name}: expected {wanted}"
         package = PACKAGES[self.kind]
         if find_spec(package) is None:
             return f"{self.name}: expected the package {package}; pip install {package}"
