@@ -43,7 +43,7 @@ def trained(data: Dataset, arch: str, model: nn.Module | None = None, **options:
     config = TrainConfig("pins", arch, **settings)
     planner = None
     if plan is not None:
-        planner = Planner.of_option(config, "auto", "accelerator-core", None, 1, plan)
+        planner = Planner.of_option(config, "auto", "accelerator-core", "99%", 1, plan)
     heard = Losses()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

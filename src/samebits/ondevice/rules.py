@@ -119,7 +119,7 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     mask, masks = _clamped(made, node, y, 4)
     tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
     tail += f", &{exponent(y)}, {mask})"
-    rooms = (z, y, saved, room, *masks)
+    rooms: tuple[Array | Room, ...] = (z, y, saved, room, *masks)
     call = f"samebits_train_norm({head}, {w}, {b}, {tail}"
     t.forward.append(instruction(node, call, *rooms))
     call = f"samebits_train_norm_run({head}, {w}, {b}, s[{own}], s[{own + 1}], {tail}"

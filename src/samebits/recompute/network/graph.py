@@ -5,11 +5,12 @@ plan of it needs no hooks: a value that is dropped is an operation that runs aga
 reader.
 
 Exact sums have no width until somebody takes them. Here they are rounded at once to the 8 bits that
-layers take, unless somebody reads the sums themselves (`exact`), as a loss or a ReLU does; the
-operations that narrow them are then none.
+layers take, unless somebody reads the sums themselves (`exact`), as a loss does; the operations
+that narrow them are then none. A ReLU that alone takes the sums of an operation is one step with
+it.
 
-Example: Linear, MaxPool, Linear are recorded as Products, Narrow, MaxPool, Products. Their tape is
-Products, MaxPool, Products, with the bfp8 of the first as its value.
+Example: Linear, ReLU, Linear, MaxPool, Linear are recorded as Products, Relu, Products, Narrow,
+MaxPool, Products. Their tape is Products with Relu, Products, MaxPool, Products.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ from samebits.recompute.network.tape import Tape, modes
 from samebits.recompute.network.trace import watched
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers.base import layer_in
+from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.activations import RELU
 from samebits.train.operations.narrow import NARROW
 from samebits.train.recording import kind_of, traced
+from samebits.train.sums import Sums
 from samebits.train.tensor import BFPParameter
 from samebits.train.value import BFPValue
 
@@ -40,6 +44,29 @@ class StepOutput:
 
     step: int
     output: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClampedOperation(TrainingOperation):
+    """An operation that gives exact sums, and the ReLU of these: one operation."""
+
+    first: TrainingOperation = RELU
+
+    @staticmethod
+    def of(first: TrainingOperation, clip: int) -> ClampedOperation:
+        """An operation and the ReLU behind it; clip: its clip value, 0 for none."""
+
+        def forward(*arguments: Any) -> tuple[Any, tuple[Any, ...]]:
+            output, saved = first.run(arguments)
+            y, mask = RELU.run((output, clip))
+            return y, (saved, mask)
+
+        def gradient(call: OperationCall, grad: BFPValue) -> tuple[Any, ...]:
+            saved, mask = call.saved
+            g, *_ = RELU.gradients(OperationCall((None, clip), None, mask), [grad])
+            return first.gradients(OperationCall(call.arguments, None, saved, call.wanted), [g])
+
+        return ClampedOperation(first.name, forward, gradient, first.reads, True, first=first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +81,13 @@ class Step:
     kind: str
     node: TrainingNode | None = None
     arguments: tuple[Any, ...] = ()
+
+    @property
+    def operation(self) -> TrainingOperation:
+        """The operation, without the ReLU that may follow in the same step."""
+        assert self.node is not None
+        found = self.node.operation
+        return found.first if isinstance(found, ClampedOperation) else found
 
     @functools.cached_property
     def inputs(self) -> tuple[int, ...]:
@@ -138,14 +172,18 @@ def _tape(
         for s, value in zip(sums, values, strict=True)
     ]
     places = {0: StepOutput(0, 0)}
-    calls, exact = [Step("input", "input")], set()
+    calls, exact, joined = [Step("input", "input")], set(), _joined(graph, sums)
     for node in graph.instructions:
         arguments = tuple(places[a.index] if type(a) is Slot else a for a in node.arguments)
         given = node.arguments[0]
-        if node.operation is NARROW and type(given) is Slot and is_open[given.index]:
+        narrows = node.operation is NARROW and type(given) is Slot and is_open[given.index]
+        if narrows or node in joined.values():
             places[node.outputs[0]] = arguments[0]
             continue
-        if sums[node.outputs[0]] is not None and not is_open[node.outputs[0]]:
+        if node in joined:
+            operation = ClampedOperation.of(node.operation, joined[node].arguments[1])
+            node = replace(node, operation=operation)
+        elif sums[node.outputs[0]] is not None and not is_open[node.outputs[0]]:
             exact.add(len(calls))
         places.update((slot, StepOutput(len(calls), at)) for at, slot in enumerate(node.outputs))
         calls.append(Step("", "", node, arguments))
@@ -153,6 +191,26 @@ def _tape(
     return GraphTape(
         model, graph, named, places[graph.output], frozenset(exact), kind, modes(model)
     )
+
+
+def _joined(graph: TrainingGraph, sums: Sequence[Sums | None]) -> dict[TrainingNode, TrainingNode]:
+    """The operations whose sums a ReLU alone takes, as they are, and that ReLU."""
+    makers = {node.outputs[0]: node for node in graph.instructions if len(node.outputs) == 1}
+    readers: dict[int, list[TrainingNode]] = {}
+    for node in graph.instructions:
+        for a in node.arguments:
+            if type(a) is Slot:
+                readers.setdefault(a.index, []).append(node)
+    found = {}
+    for index, own in readers.items():
+        s, maker = sums[index], makers.get(index)
+        makes = maker is not None and not any(
+            type(a) is Slot and sums[a.index] is s for a in maker.arguments
+        )
+        taken = [node.operation for node in own] == [RELU] and index != graph.output
+        if s is not None and maker is not None and makes and taken and not s.read:
+            found[maker] = own[0]
+    return found
 
 
 def _named(calls: Sequence[Step]) -> list[Step]:

@@ -190,8 +190,7 @@ def step_operations(step: Step, weights: Sequence[Shape], given: Shape, output: 
     Each weight of products meets a convolution's places and a linear layer's rows, a recurrent
     layer's steps and samples. Other operations count by their elements.
     """
-    assert step.node is not None
-    operation, size = step.node.operation, math.prod(output)
+    operation, size = step.operation, math.prod(output)
     if operation is PRODUCTS:
         count = 2 * size * math.prod(weights[0][1:])
     elif operation is TRANSPOSED_PRODUCTS:
