@@ -7,6 +7,7 @@ the bounds, `e` the exponents of all arrays, `p` the parameters, `m` the arena.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
         t.forward.append(instruction(node, call, x, y))
     else:
-        y, sums = t.array(out, 8), t.room(4 * _product(out))
+        y, sums = t.array(out, 8), t.room(4 * math.prod(out))
         mask, rooms = _clamped(made, node, y, 3)
         call = f"samebits_train_products({head}, {pointer('int32_t', 2)}, {codes(y, 1)}"
         call += f", &{exponent(y)}, {mask})"
@@ -92,13 +93,6 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         return dx
 
     made.backward.append(backward)
-
-
-def _product(sides: tuple[int, ...]) -> int:
-    found = 1
-    for side in sides:
-        found *= side
-    return found
 
 
 def _norm(made: TapeWriter, node: TrainingNode) -> None:
@@ -152,7 +146,7 @@ def _clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tupl
         after = made.next(after)
     if after is None or after.operation.name != "Relu":
         return "NULL", []
-    made.masks[id(after)] = made.tape.room((_product(y.shape) + 7) // 8)
+    made.masks[id(after)] = made.tape.room((math.prod(y.shape) + 7) // 8)
     return pointer("uint8_t", place), [made.masks[id(after)]]
 
 
@@ -166,7 +160,7 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     t, x, after = made.tape, _given(made, node), made.next(node)
     made.arrays[node.outputs[0]] = x
     if id(node) not in made.masks:
-        made.masks[id(node)] = t.room((_product(x.shape) + 7) // 8)
+        made.masks[id(node)] = t.room((math.prod(x.shape) + 7) // 8)
         call = f"samebits_train_relu({codes(x, 0)}, count * {x.sample}, {pointer('uint8_t', 1)})"
         t.forward.append(instruction(node, call, x, made.masks[id(node)], fails=False))
         t.run.append(t.forward[-1])
@@ -200,7 +194,7 @@ def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
     geometry = record_of("pool", ["count", h, w, c, oh, ow, *window.kernel])
     out = (t.batch, oh, ow, c)
     # Maxima have the exponent of their input.
-    y = Array(t.room(_product(out)), x.exponent, 8, out)
+    y = Array(t.room(math.prod(out)), x.exponent, 8, out)
     where = t.room(y.room.size)
     call = f"samebits_train_max_pool({geometry}, {codes(x, 0)}, {passing}, {codes(y, 1)}, "
     call += f"{pointer('uint8_t', 2)})"
