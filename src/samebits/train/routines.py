@@ -223,7 +223,8 @@ def _like(output: BFPValue, codes: Tensor, exponent: Exponent, largest: int) -> 
     """A value as `output`, of other codes; of sums, which stay, their largest magnitude."""
     if output.sums is None:
         return output.with_part(codes, exponent)
-    sums = Sums(lambda: (codes, largest, exponent), output.sums.bits, output.sums.by_rows)
+    known = output.sums
+    sums = Sums(lambda: (codes, largest, exponent), known.bits, known.by_rows, codes.device)
     sums.where = output.sums.where
     sums.keep()
     return output.with_sums(sums)

@@ -29,6 +29,7 @@ class Sums:
 
     bits:    of the codes that a layer takes
     by_rows: whether exponents are those of rows
+    device:  where they lie
     shifts:  of the channels of the bfp8 (training.md 12.4), or None
     where:   the layer that computed them, for messages
     read:    whether somebody has asked for the 32-bit value
@@ -39,22 +40,18 @@ class Sums:
         compute: Callable[[], Found],
         bits: int,
         by_rows: bool,
+        device: torch.device,
         shifts: Tensor | None = None,
         rounding: Rounding | None = None,
     ) -> None:
         """compute: may raise UnsupportedError when it is called again. rounding: rounds sums at
         once with computing them; without it they are computed now."""
-        self.bits, self.by_rows, self.shifts = bits, by_rows, shifts
+        self.bits, self.by_rows, self.device, self.shifts = bits, by_rows, device, shifts
         self.where, self.read, self._kept = "", False, False
         self._compute, self._rounding = compute, rounding or self._round
         self._found = None if rounding else compute()
         self._narrow: Part | None = None
         self._clamped: dict[int, Rounded] = {}
-
-    @property
-    def device(self) -> torch.device:
-        """Where codes of 8 bits lie."""
-        return (self.narrow() if self._found is None else self._found)[0].device
 
     def held(self) -> list[Tensor]:
         """The tensors in memory at this moment: the sums, or codes of 8 bits."""

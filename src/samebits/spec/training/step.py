@@ -2,8 +2,8 @@
 
 A net is a list of `Node` in topological order; the last node is the output that the loss reads,
 unless losses of several nodes are given. The exact sums of a linear, conv2d, batch_norm or add have
-8 bits for another layer and 32 for a loss, and a relu takes them as they are; `flatten` and `select`
-hand on either.
+8 bits for another layer and 32 for a loss, and a relu takes them as they are; `flatten` and
+`select` hand on either.
 `step` runs every shard forward and backward and updates the parameters (section 8). Layers are in
 `layers`, `norm` and `recurrent` (sections 5 and 7), losses in `loss` (section 6), optimizers in
 `optimizer` (section 4). No torch, no numpy.

@@ -43,7 +43,8 @@ def _sum(a: BFPValue, b: BFPValue) -> BFPValue:
             return k.add(u, ea, v, eb, bits), None
         return k.add_clamped(u, ea, v, eb, clip, bits)
 
-    sums = Sums(compute, bits, by_rows, shifts, rounding if shifts is None else None)
+    own = rounding if shifts is None else None
+    sums = Sums(compute, bits, by_rows, u.device, shifts, own)
     return BFPValue.of_sums(sums, a.shape)
 
 

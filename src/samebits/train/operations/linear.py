@@ -102,7 +102,7 @@ def sums_of(
         return compute()
 
     shifts = None if peaks is None else peaks.shifts()
-    found = Sums(sums, weight.widths.values, by_rows, shifts)
+    found = Sums(sums, weight.widths.values, by_rows, weight.device, shifts)
     if peaks is not None:
         acc, _, exponent = found.exact()
         peaks.see(acc, exponent)

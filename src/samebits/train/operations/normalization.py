@@ -200,7 +200,7 @@ def _normalized(
     scalars = torch.from_numpy(np.stack([centre, inv, a]))
     acc = z.long() * m + b
     own = None if peaks is None else peaks.shifts()
-    exact = Sums(lambda: (acc, 0, exponent), bits, True, own)
+    exact = Sums(lambda: (acc, 0, exponent), bits, True, z.device, own)
     if peaks is not None:
         peaks.see(acc, exponent)
     return BFPValue.of_sums(exact, z.shape), (scalars, training, up)
@@ -218,7 +218,7 @@ def _sums(z: Tensor, by: MultiplyAdds, bits: int) -> Sums:
     def compute() -> Found:
         return k.affine_sums(z, by), by.largest, by.exponent
 
-    return Sums(compute, bits, isinstance(by.exponent, Tensor), None, rounding)
+    return Sums(compute, bits, isinstance(by.exponent, Tensor), z.device, None, rounding)
 
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
