@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 EXPECTED = {
-    "training": "f673759e1db88d496d995cf1bdb2485030913f3334afbffcaf676e8ff1085e93",
+    "training": "2dc0931754b0b98a2013cce848278e7cd31b7fca5e64def5a2ff62466fadc1c9",
     "inference": "b4cb82b876720a31bb453cc314a58504a26323abecb0d5743299b1b082e0b443",
 }
 BACKENDS = ("reference", "torch", "c", "onnxruntime-integer")
