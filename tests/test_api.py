@@ -724,7 +724,7 @@ def test_plans_of_modules(module, tmp_path):
         assert again.plan == made.plan
         assert again.forward is None
         assert made.save_picture(tmp_path / "plan.svg").read_bytes().lstrip().startswith(b"<")
-        with pytest.raises(InputError, match="expected a plan of sub-layers that was just made"):
+        with pytest.raises(InputError, match="expected a plan that was just made"):
             again.save_picture(tmp_path / "again.svg")
         assert json.loads(json.dumps(made.to_dict()))["budget"] == made.plan.budget
 

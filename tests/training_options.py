@@ -164,7 +164,7 @@ def run(row: Row, out: Path, workers: Workers = ALONE) -> None:
             options: dict[str, Any] = {"checkpoint_every": 1, "workers": workers}
             if row["plan"] is not None:
                 options["planner"] = Planner.of_option(
-                    config, "auto", "server-gpu", None, row["workers"], row["plan"]
+                    config, "auto", "server-gpu", "99%", row["workers"], row["plan"]
                 )
             if row["cut"] is not None:
                 whole = out.with_name(f"{out.name}-whole")

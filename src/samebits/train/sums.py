@@ -48,7 +48,7 @@ class Sums:
         once with computing them; without it they are computed now."""
         self.bits, self.by_rows, self.device, self.shifts = bits, by_rows, device, shifts
         self.where, self.read, self._kept = "", False, False
-        self._compute, self._rounding = compute, rounding or self._round
+        self._compute, self._rounding = compute, rounding
         self._found = None if rounding else compute()
         self._narrow: Part | None = None
         self._clamped: dict[int, Rounded] = {}
@@ -71,7 +71,7 @@ class Sums:
         """Hold the sums, whoever takes them as 8 bits, and nothing that they were computed from:
         they are needed as 32 bits later."""
         found = self._found = self.exact()
-        self._compute, self._rounding, self._kept = lambda: found, self._round, True
+        self._compute, self._rounding, self._kept = lambda: found, None, True
 
     def narrow(self) -> Part:
         """The bfp8 that layers take, one rounding of the exact sums.
@@ -80,7 +80,7 @@ class Sums:
         """
         if self._narrow is None:
             with self._named():
-                self._narrow, _ = self._rounding(None)
+                self._narrow, _ = self._round(None)
             if not self._kept:
                 self._found = None
         return self._narrow
@@ -88,12 +88,14 @@ class Sums:
     def clamped(self, clip: int) -> tuple[Part, Tensor]:
         """The bfp8 of clamped sums, and the mask of their gradient. Raises as `narrow`."""
         with self._named():
-            part, mask = self._clamped[clip] = self._rounding(clip)
+            part, mask = self._clamped[clip] = self._round(clip)
         assert mask is not None
         return part, mask
 
     def _round(self, clip: int | None) -> Rounded:
-        """Round the sums in memory, clamped or not."""
+        """Round the sums, clamped or not."""
+        if self._rounding is not None:
+            return self._rounding(clip)
         acc, largest, exponent = self.exact()
         k, mask = kernels.of(acc), None
         if self.shifts is None and clip is not None:

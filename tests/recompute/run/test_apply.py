@@ -135,7 +135,7 @@ def test_the_paired_order_gives_the_bits_of_the_sequential_one(name, numerics):
         run.inline = True
         measured = step_peak(lambda run=run: case.step(run)) + network.layers[0].size
         predicted = peak(network, schedule)
-        close = measured <= 1.02 * predicted <= 1.3 * measured
+        close = measured <= 1.02 * predicted <= 1.35 * measured
         capability = torch.backends.cpu.get_cpu_capability()
         if not close and numerics == "float32" and capability != "AVX512":
             pytest.skip(

@@ -78,7 +78,8 @@ SAMEBITS_NPU float samebits_number(uint16_t bits) {
     uint32_t sign = (uint32_t)(bits & 0x8000u) << 16, size = bits & 0x7fffu;
     if (size < 0x400u)
         return samebits_float(samebits_word((float)size / 16777216.0f) | sign);
-    return samebits_float((size >= 0x7c00u ? size << 13 | 0x7f800000u : (size << 13) + 0x38000000u) | sign);
+    const uint32_t wide = size >= 0x7c00u ? size << 13 | 0x7f800000u : (size << 13) + 0x38000000u;
+    return samebits_float(wide | sign);
 }
 
 SAMEBITS_NPU float samebits_look_up(const uint16_t *table, float x) {
@@ -88,28 +89,30 @@ SAMEBITS_NPU float samebits_look_up(const uint16_t *table, float x) {
 /* ---- vectors ------------------------------------------------------------------------------- */
 
 /* An input [channels][positions] or, if `last`, [positions][channels], rounded to binary16. */
-SAMEBITS_NPU void samebits_receive(float *y, const float *x, size_t positions, size_t channels, int last) {
+SAMEBITS_NPU void samebits_receive(float *y, const float *x, size_t positions, size_t channels,
+                                   int last) {
     for (size_t p = 0; p < positions; p++)
         for (size_t c = 0; c < channels; c++)
             y[p * channels + c] = samebits_half(x[last ? p * channels + c : c * positions + p]);
 }
 
 /* An output of that form as bits; the tensor has `lanes` lanes a position. */
-SAMEBITS_NPU void samebits_send(uint16_t *y, const float *x, size_t positions, size_t lanes, size_t channels,
-                                int last) {
+SAMEBITS_NPU void samebits_send(uint16_t *y, const float *x, size_t positions, size_t lanes,
+                                size_t channels, int last) {
     for (size_t p = 0; p < positions; p++)
         for (size_t c = 0; c < channels; c++)
             y[last ? p * channels + c : c * positions + p] = samebits_bits(x[p * lanes + c]);
 }
 
-SAMEBITS_NPU void samebits_widen(float *y, const float *x, size_t positions, size_t before, size_t after,
-                                 float padding) {
+SAMEBITS_NPU void samebits_widen(float *y, const float *x, size_t positions, size_t before,
+                                 size_t after, float padding) {
     for (size_t p = 0; p < positions; p++)
         for (size_t c = 0; c < after; c++)
             y[p * after + c] = c < before ? x[p * before + c] : padding;
 }
 
-SAMEBITS_NPU void samebits_pick(float *y, const float *x, const int32_t *index, size_t count, size_t lanes) {
+SAMEBITS_NPU void samebits_pick(float *y, const float *x, const int32_t *index, size_t count,
+                                size_t lanes) {
     for (size_t p = 0; p < count; p++)
         memcpy(y + p * lanes, x + (size_t)index[p] * lanes, lanes * sizeof *y);
 }
@@ -170,8 +173,8 @@ SAMEBITS_NPU double samebits_power(int n) {
 }
 
 /* Binary16 [positions][width] as blocks of `lanes`, the last filled up with zeros. */
-SAMEBITS_NPU void samebits_quantize(int16_t *codes, int8_t *exponents, const float *x, size_t positions,
-                                    size_t width, size_t lanes, int mantissa) {
+SAMEBITS_NPU void samebits_quantize(int16_t *codes, int8_t *exponents, const float *x,
+                                    size_t positions, size_t width, size_t lanes, int mantissa) {
     const size_t blocks = (width + lanes - 1) / lanes;
     const float limit = (float)((1 << mantissa) - 1);
     for (size_t p = 0; p < positions; p++)
@@ -185,7 +188,8 @@ SAMEBITS_NPU void samebits_quantize(int16_t *codes, int8_t *exponents, const flo
                 largest = size > largest ? size : largest;
             }
             /* The exponent of binary32, one higher where the largest would round to 2**mantissa. */
-            int e = largest >= 0x7f800000u ? 16 : (int)((largest + (1u << (23 - mantissa))) >> 23) - 126;
+            const uint32_t up = (largest + (1u << (23 - mantissa))) >> 23;
+            int e = largest >= 0x7f800000u ? 16 : (int)up - 126;
             e = e < -15 ? -15 : e > 16 ? 16 : e;
             *exponents = (int8_t)e;
             const float scale = (float)samebits_power(mantissa - e);
@@ -213,8 +217,9 @@ SAMEBITS_NPU int64_t samebits_dot(const int16_t *a, const int16_t *b, size_t lan
 }
 
 /* A dot product in units of 2**-40, an integer: what lies below is rounded, ties to even. */
-SAMEBITS_NPU double samebits_units(const samebits_blocks *x, const samebits_blocks *w, size_t i, size_t j,
-                                   size_t lanes, int mantissa, int is_short, int requantize) {
+SAMEBITS_NPU double samebits_units(const samebits_blocks *x, const samebits_blocks *w, size_t i,
+                                   size_t j, size_t lanes, int mantissa, int is_short,
+                                   int requantize) {
     const size_t a = samebits_block(x, i), b = samebits_block(w, j);
     const int64_t dot = samebits_dot(x->codes + a * lanes, w->codes + b * lanes, lanes, is_short);
     const int scale = x->exponents[a] + w->exponents[b] - 2 * mantissa + 40;
@@ -227,19 +232,21 @@ SAMEBITS_NPU double samebits_units(const samebits_blocks *x, const samebits_bloc
 }
 
 /* rows x outputs sums of `tiles` dot products each, rounded once to binary16. */
-SAMEBITS_NPU void samebits_product(float *y, size_t rows, size_t outputs, size_t tiles, size_t lanes,
-                                   samebits_blocks x, samebits_blocks w, int mantissa, int requantize) {
+SAMEBITS_NPU void samebits_product(float *y, size_t rows, size_t outputs, size_t tiles,
+                                   size_t lanes, samebits_blocks x, samebits_blocks w,
+                                   int mantissa, int requantize) {
     const int is_short = (double)lanes * samebits_power(2 * mantissa) < 2147483648.0;
     for (size_t r = 0; r < rows; r++)
         for (size_t o = 0; o < outputs; o++) {
             double sum = 0.0, size = 0.0;
             for (size_t t = 0; t < tiles; t++) {
-                const double units = samebits_units(&x, &w, r * tiles + t, o * tiles + t, lanes, mantissa,
-                                                    is_short, requantize);
+                const double units = samebits_units(&x, &w, r * tiles + t, o * tiles + t, lanes,
+                                                    mantissa, is_short, requantize);
                 sum += units;
                 size += fabs(units);
             }
-            if (!(size < SAMEBITS_EXACT)) { /* two limbs, high * 2**40 + low; an infinity is 2**74 - 1 */
+            /* Two limbs, high * 2**40 + low; an infinity is 2**74 - 1. */
+            if (!(size < SAMEBITS_EXACT)) {
                 int64_t high = 0, low = 0;
                 for (size_t t = 0; t < tiles; t++) {
                     const double units = samebits_units(&x, &w, r * tiles + t, o * tiles + t, lanes,
@@ -255,7 +262,8 @@ SAMEBITS_NPU void samebits_product(float *y, size_t rows, size_t outputs, size_t
                 }
                 const int64_t unit = (int64_t)1 << 40, rest = (low % unit + unit) % unit;
                 high += (low - rest) / unit;
-                high = high > 262144 ? 262144 : high < -262144 ? -262144 : high; /* binary16 ends at 2**16 */
+                /* binary16 ends at 2**16 */
+                high = high > 262144 ? 262144 : high < -262144 ? -262144 : high;
                 /* What lies below 2**-32 only has to be told from nothing. */
                 sum = (double)(high * 4294967296 + rest / 256) * 256.0 + (rest % 256 ? 128.0 : 0.0);
             }

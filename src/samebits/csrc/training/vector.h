@@ -1,7 +1,7 @@
 /* One vector of a norm: its sums, its codes, and what its gradient is made of
  * (docs/spec/training.md, 5 and 7). */
-#ifndef SAMEBITS_VECTOR_H
-#define SAMEBITS_VECTOR_H
+#ifndef SAMEBITS_TRAINING_VECTOR_H
+#define SAMEBITS_TRAINING_VECTOR_H
 
 #include "exponent.h"
 #include "moment.h"
