@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from torch import nn
 from samebits import kernels
 from samebits.data import Dataset
 from samebits.numerics import philox
+from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.plan import Plan
 from samebits.recompute.training import Planner
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.distributed import ALONE, Workers, join
@@ -155,6 +158,19 @@ class Copy(Silent):
             shutil.copytree(self.source, self.target, ignore=shutil.ignore_patterns(LOCK))
 
 
+class Dropping(Planner):
+    """A planner whose plans keep nothing that they may compute again."""
+
+    def plan(self, network: PassNetwork) -> Plan:
+        """The plan of the options, of which only what stays in any case is stored."""
+        found, may = super().plan(network), set(network.choices())
+        layers = (
+            replace(layer, stored=False) if i in may else layer
+            for i, layer in enumerate(found.layers)
+        )
+        return replace(found, layers=tuple(layers))
+
+
 def run(row: Row, out: Path, workers: Workers = ALONE) -> None:
     """Train in a row's way; `out` then holds the run."""
     config, before = config_of(row), torch.get_num_threads()
@@ -163,8 +179,8 @@ def run(row: Row, out: Path, workers: Workers = ALONE) -> None:
         with kernels.use(row["kernels"]):
             options: dict[str, Any] = {"checkpoint_every": 1, "workers": workers}
             if row["plan"] is not None:
-                options["planner"] = Planner.of_option(
-                    config, "auto", "server-gpu", "99%", row["workers"], row["plan"]
+                options["planner"] = Dropping.of_option(
+                    config, "auto", "server-gpu", None, row["workers"], row["plan"]
                 )
             if row["cut"] is not None:
                 whole = out.with_name(f"{out.name}-whole")

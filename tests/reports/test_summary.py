@@ -475,4 +475,4 @@ def test_the_guide_lists_every_format():
     table = (root / "docs" / "guide" / "files.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in table.splitlines() if line.startswith("| "))
     assert known == set(stated.findall(rows))
-    assert len(known) == 10
+    assert len(known) == 11
