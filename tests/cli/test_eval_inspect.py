@@ -110,7 +110,7 @@ def test_eval_on_other_data_is_refused(samebits, trained):
 
 def test_eval_runs_code_of_a_checkpoint_only_when_asked(samebits, npz, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_network.py").write_text(
+    (tmp_path / "own_evaluated.py").write_text(
         "from torch import nn\n"
         "print('own code runs')\n"
         "def net(input_shape, classes):\n"
@@ -118,21 +118,21 @@ def test_eval_runs_code_of_a_checkpoint_only_when_asked(samebits, npz, tmp_path,
     )
     out = tmp_path / "run"
     done = samebits(
-        *("train", "--data", npz, "--arch", "own_network:net", "--numerics", "float32"),
+        *("train", "--data", npz, "--arch", "own_evaluated:net", "--numerics", "float32"),
         *("--epochs", 1, "--out", out),
     )
     assert done.code == 0, done.err
-    sys.modules.pop("own_network")
+    sys.modules.pop("own_evaluated")
     done = samebits("eval", out, "--data", npz)
     assert (done.code, done.out) == (2, "")
-    assert "if you trust it, give --arch own_network:net" in done.err
-    done = samebits("eval", out, "--data", npz, "--arch", "own_network:other")
+    assert "if you trust it, give --arch own_evaluated:net" in done.err
+    done = samebits("eval", out, "--data", npz, "--arch", "own_evaluated:other")
     assert (done.code, done.out) == (2, "")
-    assert "expected the architecture 'own_network:other', found 'own_network:net'" in done.err
-    done = samebits("eval", out, "--data", npz, "--arch", "own_network:net")
+    assert "expected the architecture 'own_evaluated:other', found 'own_evaluated:net'" in done.err
+    done = samebits("eval", out, "--data", npz, "--arch", "own_evaluated:net")
     assert done.code == 0, done.err
     assert done.out.startswith(f"own code runs\n{out}")
-    sys.modules.pop("own_network")
+    sys.modules.pop("own_evaluated")
 
 
 def test_eval_refuses_another_architecture(samebits, npz, trained):
