@@ -25,8 +25,10 @@ def limit_of(clip: int, exponent: int) -> int:
 
 def limits(clip: int, exponent: Exponent) -> int | Tensor:
     """`limit_of` one exponent, or of each of a tensor's, int64."""
-    if isinstance(exponent, int) or not clip:
-        return limit_of(clip, exponent if isinstance(exponent, int) else 0)
+    if not clip:
+        return HIGHEST
+    if isinstance(exponent, int):
+        return limit_of(clip, exponent)
     found, place = torch.unique(exponent, return_inverse=True)
     return torch.tensor([limit_of(clip, e) for e in found.tolist()], device=exponent.device)[place]
 

@@ -115,11 +115,8 @@ class NativePools(NativeNorm):
             return super().add_sums(a, ea, b, eb)
         words, held, (addend, *_) = operands
         assert addend is not None
-        acc, top, (place, own) = (
-            torch.empty_like(addend, dtype=I32),
-            self._out(),
-            self._results(held),
-        )
+        acc, top = torch.empty_like(addend, dtype=I32), self._out()
+        place, own = self._results(held)
         places = (pointer(acc, acc.numel(), I32), place, top, _threads())
         self._run(self._c.samebits_added, *words, *places)
         return acc, top[0], own()

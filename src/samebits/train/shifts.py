@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from samebits.kernels.protocol import CODE_TYPE
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
+from samebits.train.sums import Found, Sums
 from samebits.train.value import BFPValue, requantized
 
 
@@ -100,6 +102,21 @@ def narrowed(
     assert isinstance(exponent, Tensor)
     codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=kernels.of(acc))
     return BFPValue(codes.to(CODE_TYPE[bits]), own, bits, shifts=shifts)
+
+
+def exact(
+    compute: Callable[[], Found],
+    bits: int,
+    by_rows: bool,
+    device: torch.device,
+    peaks: ChannelPeaks | None,
+) -> Sums:
+    """The exact output of a layer (`Sums`), with shifts by what was seen before, which it joins."""
+    sums = Sums(compute, bits, by_rows, device, None if peaks is None else peaks.shifts())
+    if peaks is not None:
+        acc, _, exponent = sums.exact()
+        peaks.see(acc, exponent)
+    return sums
 
 
 def rounded(acc: Tensor, exponent: Exponent, bits: int, peaks: ChannelPeaks | None) -> BFPValue:

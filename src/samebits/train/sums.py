@@ -51,11 +51,11 @@ class Sums:
         self._compute, self._rounding = compute, rounding
         self._found = None if rounding else compute()
         self._narrow: Part | None = None
-        self._clamped: dict[int, Rounded] = {}
+        self._clamped: list[Part] = []
 
     def held(self) -> list[Tensor]:
         """The tensors in memory at this moment: the sums, or codes of 8 bits."""
-        found = [self._found, self._narrow, *(part for part, _ in self._clamped.values())]
+        found = [self._found, self._narrow, *self._clamped]
         return [held[0] for held in found if held is not None]
 
     @property
@@ -88,8 +88,9 @@ class Sums:
     def clamped(self, clip: int) -> tuple[Part, Tensor]:
         """The bfp8 of clamped sums, and the mask of their gradient. Raises as `narrow`."""
         with self._named():
-            part, mask = self._clamped[clip] = self._round(clip)
+            part, mask = self._round(clip)
         assert mask is not None
+        self._clamped.append(part)
         return part, mask
 
     def _round(self, clip: int | None) -> Rounded:
@@ -122,7 +123,7 @@ class Sums:
 
         Where no layer takes the sums as they are, it is that of clamped ones.
         """
-        used = [part for part, _ in self._clamped.values()]
+        used = self._clamped
         if self._narrow is not None or not used:
             used = [self.narrow()]
         found = [e for part in used if (e := rows.largest_exponent(*part)) is not None]

@@ -6,6 +6,7 @@
 
 #include "mask.h"
 #include "parallel.h"
+#include "parts.h"
 
 /* Of elements of two operands, or of one and numbers of its channel: the sum, in 32 bits. */
 typedef struct {
@@ -189,13 +190,10 @@ int samebits_add(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b
 void samebits_added(const int8_t *a, const int64_t *e_a, int own_a, const int8_t *b,
                     const int64_t *e_b, int own_b, int64_t rows, int64_t n, int32_t *out,
                     int64_t *exponents, int64_t *top, int threads) {
-    *top = 0;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t ends[2];
         Operands o = added_operands(a + r * n, e_a[own_a ? r : 0], b + r * n, e_b[own_b ? r : 0],
                                     n, exponents + r);
         PARALLEL(n, n, exact_range(&o, lo, len, out + r * n))
-        PARALLEL_MAX_TWO(n, n, ends, ends_of(&o, lo, len, most))
-        if (r == 0) *top = ends[0];
     }
+    *top = rows ? samebits_max_i32(out, n, threads) : 0;
 }

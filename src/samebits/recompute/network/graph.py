@@ -204,11 +204,10 @@ def _joined(graph: TrainingGraph, sums: Sequence[Sums | None]) -> dict[TrainingN
     found = {}
     for index, own in readers.items():
         s, maker = sums[index], makers.get(index)
-        makes = maker is not None and not any(
-            type(a) is Slot and sums[a.index] is s for a in maker.arguments
-        )
-        taken = [node.operation for node in own] == [RELU] and index != graph.output
-        if s is not None and maker is not None and makes and taken and not s.read:
+        if s is None or s.read or maker is None or index == graph.output:
+            continue
+        is_moved = any(type(a) is Slot and sums[a.index] is s for a in maker.arguments)
+        if [node.operation for node in own] == [RELU] and not is_moved:
             found[maker] = own[0]
     return found
 

@@ -30,7 +30,7 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
-from samebits.train.shifts import ChannelPeaks
+from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
@@ -101,12 +101,7 @@ def sums_of(
             )
         return compute()
 
-    shifts = None if peaks is None else peaks.shifts()
-    found = Sums(sums, weight.widths.values, by_rows, weight.device, shifts)
-    if peaks is not None:
-        acc, _, exponent = found.exact()
-        peaks.see(acc, exponent)
-    return found
+    return exact(sums, weight.widths.values, by_rows, weight.device, peaks)
 
 
 def exact_sums(

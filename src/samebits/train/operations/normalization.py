@@ -33,7 +33,7 @@ from samebits.train.deferred import defer
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines
-from samebits.train.shifts import ChannelPeaks
+from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Rounded, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight, bfp32
@@ -199,11 +199,8 @@ def _normalized(
     )
     scalars = torch.from_numpy(np.stack([centre, inv, a]))
     acc = z.long() * m + b
-    own = None if peaks is None else peaks.shifts()
-    exact = Sums(lambda: (acc, 0, exponent), bits, True, z.device, own)
-    if peaks is not None:
-        peaks.see(acc, exponent)
-    return BFPValue.of_sums(exact, z.shape), (scalars, training, up)
+    computed = exact(lambda: (acc, 0, exponent), bits, True, z.device, peaks)
+    return BFPValue.of_sums(computed, z.shape), (scalars, training, up)
 
 
 def _sums(z: Tensor, by: MultiplyAdds, bits: int) -> Sums:
