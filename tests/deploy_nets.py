@@ -288,12 +288,14 @@ def make_images(count, seed, scale=1.0):
 
 
 def rounding_nodes(nodes):
-    """The names of the sites of a net."""
-    taken = taken_by_layers(nodes, ())
+    """The names of the sites of a net; that of a batch norm where it is part of a product."""
+    taken, norms = taken_by_layers(nodes, ()), deploy.joined_norms(nodes)
+    part = {norm.name for norm in norms.values()}
     return [
-        node.name
+        norms[node.name].name if node.name in norms else node.name
         for node in nodes
-        if node.op in ROUNDING or (node.op in OF_SUMS and node.name in taken)
+        if (node.op in ROUNDING and node.name not in part)
+        or (node.op in OF_SUMS and node.name in taken)
     ]
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samebits import progress
 from samebits.codegen.run.interface import REPORT, Interface, read_report
@@ -22,6 +22,9 @@ from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_
 from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
 from samebits.verification.score import figures_text
+
+if TYPE_CHECKING:
+    from samebits.train.deployed.deploy import Exponents
 
 DEVICE = ".toml"
 SNIFFED = 1024  # bytes in which a file must say its format
@@ -202,7 +205,7 @@ def _trained(path: Path, arch: str | None) -> tuple[str, Facts]:
         lines.append(f"accuracy {100 * accuracy:.2f} % on its test samples")
     lines.append(f"parameters: {len(tensors)} tensors of {size:,} bytes")
     if checkpoint.exponents is not None:
-        lines.append(f"frozen exponents at {len(checkpoint.exponents.sites)} places")
+        lines.append(_frozen_line(checkpoint.exponents))
     kept = ("model ", "input ", "output ", "state ", "layers: ", "multiply-adds: ")
     lines += [line for line in network.lines if line.startswith(kept)] if network else []
     lines += [f"as a network: {problem}"] if problem else []
@@ -215,13 +218,41 @@ def _trained(path: Path, arch: str | None) -> tuple[str, Facts]:
         "progress": checkpoint.progress,
         "tensors": tensors,
         "sha256": sha256,
+        "exponents": checkpoint.exponents.to_dict() if checkpoint.exponents else None,
         "network": network.record if network else None,
         "problem": problem,
     }
     options = [f"{shown(key)} {shown(value)}" for key, value in config.items()]
+    places = [section(_site_table(checkpoint.exponents))] if checkpoint.exponents else []
     return "training checkpoint", Facts(
-        lines, record, lambda: [section(*options), section(_tensor_table(tensors))]
+        lines, record, lambda: [section(*options), section(_tensor_table(tensors)), *places]
     )
+
+
+def _frozen_line(exponents: Exponents) -> str:
+    """The count of places with frozen exponents, and the one where most samples saturate."""
+    text = f"frozen exponents at {len(exponents.sites)} places"
+    worst = max(exponents.sites, key=lambda site: site.above, default=None)
+    if worst is None or not worst.above:
+        return f"{text}, of {exponents.samples} samples none saturates"
+    return (
+        f"{text}, of {exponents.samples} samples up to {worst.above} saturate at one "
+        f"({printable(worst.name)})"
+    )
+
+
+def _site_table(exponents: Exponents) -> Table:
+    """Every place, its frozen exponent, the share that saturates, and how far samples differ."""
+    rows = [
+        (
+            printable(site.name),
+            str(site.exponent),
+            f"{100 * site.above / max(exponents.samples, 1):.1f} %",
+            str(site.spread),
+        )
+        for site in exponents.sites
+    ]
+    return Table(("place", "exponent", "samples that saturate", "binades above the median"), rows)
 
 
 def _network(path: Path, arch: str | None) -> tuple[Facts | None, str | None]:

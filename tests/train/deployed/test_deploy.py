@@ -30,6 +30,7 @@ from samebits.spec import formats
 from samebits.spec.training import deploy as reference_deploy
 from samebits.spec.training import pooling
 from samebits.spec.training.layers import Array
+from samebits.spec.training.step import Node
 from samebits.train import BFPTensor, convert
 from samebits.train.deployed import deploy, operations
 from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, deployed
@@ -195,6 +196,10 @@ def test_the_exponent_of_nine_tenths_of_the_samples_is_frozen(rows, large):
     exponent = 0 if large > 2 else -6
     expected = [("input", exponent), ("0 (Linear)", exponent)]
     assert exponents_of(model, *samples.split(1)) == expected
+    found = calibrate(model, samples.split(1))
+    above, spread = (0 if large > 2 else large), (6 if large else 0)
+    assert found.samples == 20
+    assert [(site.above, site.spread) for site in found.sites] == [(above, spread)] * 2
     assert exponents_of(model, samples) == [(name, 0 if large else -6) for name, _ in expected]
 
 
@@ -218,8 +223,99 @@ def test_sites_are_named_by_path():
     model = convert(nn.Sequential(Block(), nn.Flatten(), nn.Linear(4, 2)))
     names = [name for name, _ in exponents_of(model, torch.ones(1, 2, 1, 1))]
     assert names == [
-        *("input", "0.body.0 (Conv2d)", "0.body.1 (BatchNorm)", "0 (add)", "0 (concat)"),
+        *("input", "0.body.0 (Conv2d) and 0.body.1 (BatchNorm)", "0 (add)", "0 (concat)"),
     ]
+
+
+class Together(nn.Module):
+    """A convolution, a batch norm, and others that take the sums, too, or not."""
+
+    def __init__(self, others):
+        super().__init__()
+        self.others = others
+        self.conv, self.norm, self.head = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        sums = self.conv(x)
+        if self.others == "another way":
+            return self.head(self.norm(sums.transpose(2, 3)))
+        y = self.norm(sums)
+        if self.others == "a layer":
+            y = y + self.head(sums)
+        if self.others == "a copy":
+            y = y + self.head(sums.detach())
+        if self.others == "a ReLU":
+            y = y + sums.relu()
+        if self.others == "moved":
+            y = y + sums.flatten(1).unflatten(1, (2, 2, 2))
+        return self.head(y)
+
+
+@pytest.mark.parametrize(
+    ("others", "joined"),
+    [
+        ("none", True),
+        *((other, False) for other in ("a layer", "a copy", "a ReLU", "moved", "another way")),
+    ],
+)
+def test_batch_norm_is_part_of_sums_that_it_alone_takes(others, joined):
+    torch.manual_seed(4)
+    model = convert(Together(others))
+    images = torch.randn(2, 2, 2, 2)
+    exponents = calibrate(model, images.split(1))
+    names = [site.name for site in exponents.sites]
+    assert ("conv (Conv2d) and norm (BatchNorm)" in names) is joined
+    assert ("norm (BatchNorm)" in names) is not joined
+    codes, _ = deployed(model, exponents).codes(images)
+    graph = lower_graph(to_graph(model, exponents, (2, 2, 2), batch=2))
+    inputs = deploy.quantize_input(images, exponents.sites[0].exponent).codes
+    assert_same(interpret(graph, [inputs.numpy()])[0], codes, range(codes.numel()))
+
+
+def test_a_joined_site_of_another_model_is_refused():
+    model = convert(nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.ReLU()))
+    images = torch.ones(1, 2, 1, 1)
+    good = calibrate(model, [images])
+    for name in ("0 (Conv2d) and 2 (BatchNorm)", "0 (Conv2d) and 7 (BatchNorm)", "0 (Conv2d) and"):
+        sites = (good.sites[0], FrozenSite(name, 0))
+        with pytest.raises(CheckpointError, match="belong to another model"):
+            deployed(model, Exponents(sites)).codes(images)
+
+
+def normed(scale, shift, weights=((1, 2), (3, -4)), bias=None, seed=0):
+    """A Linear and a batch norm with this scale and shift of its two outputs, deployed."""
+    layer, norm = linear(*weights), nn.BatchNorm1d(2, eps=1e-6)
+    if bias is not None:
+        layer.bias = nn.Parameter(torch.tensor(bias))
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor(scale))
+        norm.bias.copy_(torch.tensor(shift))
+    return convert(nn.Sequential(layer, norm, linear([1.0, 0.0], [0.0, 1.0])))
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift"),
+    [
+        ([1.0, -0.5], [0.0, 0.25]),  # a sign
+        ([0.0, 1.0], [0.5, 0.0]),  # no weights
+        ([2.0**-22, 1.0], [1.0, -1.0]),  # a bias that 32 bits hold on a coarser grid alone
+    ],
+)
+def test_scales_of_either_sign_and_none(scale, shift):
+    nodes = [
+        Node("x", "input"),
+        Node("0", "linear", ("x",)),
+        Node("1", "batch_norm", ("0",), {"eps": 1e-6}),
+        Node("2", "linear", ("1",)),
+    ]
+    model = normed(scale, shift, bias=[0.5, -0.25])
+    images = torch.randn(8, 2, generator=torch.Generator().manual_seed(1))
+    exponents = calibrate(model, images.split(1))
+    codes, _ = deployed(model, exponents).codes(images)
+    assert_same(codes, reference(nodes, model, images, exponents).codes, range(codes.numel()))
+    graph = lower_graph(to_graph(model, exponents, (2,), batch=8))
+    inputs = deploy.quantize_input(images, exponents.sites[0].exponent).codes
+    assert_same(interpret(graph, [inputs.numpy()])[0], codes, range(codes.numel()))
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -290,21 +386,36 @@ def test_exponents_of_another_model_are_refused():
 
 
 def test_exponents_are_json_and_not_trusted():
-    exponents = Exponents((FrozenSite("input", -7), FrozenSite("0 (Linear)", 60)))
-    assert exponents.to_dict() == {"sites": [["input", -7], ["0 (Linear)", 60]]}
+    exponents = Exponents((FrozenSite("input", -7), FrozenSite("0 (Linear)", 60, 2, 4)), 20)
+    assert exponents.to_dict() == {
+        "sites": [["input", -7, 0, 0], ["0 (Linear)", 60, 2, 4]],
+        "samples": 20,
+    }
+    assert exponents.spread == 2
     assert Exponents.from_dict(exponents.to_dict(), "x") == exponents
     for record in (
         None,
         [],
         {},
-        {"sites": {"input": 1}},
-        {"sites": [["input", 61]]},
-        {"sites": [["input", True]]},
-        {"sites": [["input", 1.0]]},
-        {"sites": [[1, 1]]},
-        {"sites": [["input"]]},
-        {"sites": ["ab"]},
-        {"sites": [["n" * 1001, 1]]},
+        {"sites": []},
+        *({"sites": [], "samples": samples} for samples in (-1, 1.0, True, None)),
+        *(
+            {"sites": sites, "samples": 4}
+            for sites in (
+                {"input": 1},
+                [["input", 61, 0, 0]],
+                [["input", True, 0, 0]],
+                [["input", 1.0, 0, 0]],
+                [[1, 1, 0, 0]],
+                [["input", 1]],
+                [["input", 1, 5, 0]],
+                [["input", 1, -1, 0]],
+                [["input", 1, 0, -1]],
+                [["input", 1, 0, 1 << 17]],
+                ["abcd"],
+                [["n" * 1001, 1, 0, 0]],
+            )
+        ),
     ):
         with pytest.raises(CheckpointError, match=r"^here: damaged: expected a"):
             Exponents.from_dict(record, "here")

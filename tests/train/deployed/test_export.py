@@ -96,10 +96,12 @@ def test_architectures(name, rows):
 def test_structure():
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3, padding=1),
-        nn.BatchNorm2d(3),
+        nn.BatchNorm2d(3),  # part of the convolution
         nn.ReLU6(),
         nn.AvgPool2d(2, padding=1),
         nn.SiLU(),
+        nn.BatchNorm2d(3),
+        nn.ReLU6(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(3, 4),
@@ -107,24 +109,25 @@ def test_structure():
     graph = check(convert(model), make_images(1, 3))
     assert operators(graph) == [
         ("Conv", "0"),
-        ("Mul", "1.mul"),
-        ("Add", "1"),
-        ("Clip", "2"),  # before the rounding of batch norm
+        ("Clip", "2"),
         ("AveragePool", "3"),
         ("Sigmoid", "4.sigmoid"),
         ("Mul", "4"),
-        ("GlobalAveragePool", "5"),
-        ("Flatten", "6"),
-        ("Gemm", "7"),
+        ("Mul", "5.mul"),
+        ("Add", "5"),
+        ("Clip", "6"),  # before the rounding of batch norm
+        ("GlobalAveragePool", "7"),
+        ("Flatten", "8"),
+        ("Gemm", "9"),
     ]
     nodes = {node.name: node for node in graph.nodes}
     assert nodes["3"].attributes["count_include_pad"] == 1
-    assert nodes["7"].attributes["transB"] == 1
-    assert graph.outputs == (nodes["7"].output,)
+    assert nodes["9"].attributes["transB"] == 1
+    assert graph.outputs == (nodes["9"].output,)
     assert graph.values[graph.inputs[0]].dtype == "float32"
     assert graph.constants["0.weight.codes"].dtype == np.int8
     assert graph.constants["0.bias.codes"].dtype == np.int32
-    codes = graph.values["1.factor"].shape, graph.values["1.shift"].shape
+    codes = graph.values["5.factor"].shape, graph.values["5.shift"].shape
     assert codes == ((1, 3, 1, 1), (1, 3, 1, 1))
     scales = [graph.constants[n.inputs[1]] for n in graph.nodes if n.op == "QuantizeLinear"]
     assert all(np.frexp(scale)[0] == 0.5 for scale in scales)

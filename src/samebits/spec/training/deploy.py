@@ -55,6 +55,8 @@ def evaluate(
 ) -> dict[str, Array]:
     """Every node's output; `exponents` are the frozen ones of the nodes that round."""
     done: dict[str, Array] = {}
+    norms = joined_norms(net)
+    part = {norm.name: name for name, norm in norms.items()}
     taken = taken_by_layers([node for node in net if node.op not in ("narrow", "narrow16")], ())
     for node in net:
         x = [done[name] for name in node.inputs]
@@ -66,27 +68,73 @@ def evaluate(
             done[node.name] = Array(codes, shape, site, 8)
         elif node.op in ("layer_norm", "rms_norm", "group_norm", "own", "embedding"):
             done[node.name] = _of_vectors(node, x, site, parameters)
+        elif node.name in part:
+            done[node.name] = done[part[node.name]]
         elif node.op in ("linear", "conv2d", "conv_transpose2d", "batch_norm"):
+            norm = norms.get(node.name)
+            at = exponents[norm.name] if norm is not None else site
             rounds = node.name in taken
-            done[node.name] = _with_parameters(node, x[0], site, rounds, parameters, buffers)
+            done[node.name] = _with_parameters(node, x[0], at, rounds, parameters, buffers, norm)
         else:
             done[node.name] = _without(node, x, site)
     return done
 
 
+def joined_norms(net: Net) -> dict[str, Node]:
+    """The batch norm behind a product, which nothing else reads: one operation with it."""
+    products = {
+        node.name
+        for node in net
+        if node.op in ("linear", "conv2d")
+        or (node.op == "conv_transpose2d" and (geometry_of(node) or Geometry()).groups == 1)
+    }
+    readers: dict[str, list[Node]] = {}
+    for node in net:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    return {
+        name: found[0]
+        for name, found in readers.items()
+        if name in products and [node.op for node in found] == ["batch_norm"]
+    }
+
+
 def _with_parameters(
-    node: Node, x: Array, site: int, rounds: bool, parameters: Parameters, buffers: Buffers
+    node: Node,
+    x: Array,
+    site: int,
+    rounds: bool,
+    parameters: Parameters,
+    buffers: Buffers,
+    norm: Node | None,
 ) -> Array:
+    """The output of a product, with the batch norm that is part of it, or of a batch norm."""
     weight = parameters[parameter_name(node, "weight")]
     bias = parameters.get(parameter_name(node, "bias"))
+    if node.op == "batch_norm":
+        return batch_norm(x, *scalars(node, parameters, buffers), site)
+    affine = None if norm is None else scalars(norm, parameters, buffers)
     if node.op == "conv_transpose2d":
         geometry, extra = geometry_of(node) or Geometry(), pair(node.attributes["output_padding"])
-        return transposed_products(x, weight, bias, geometry, extra, site if rounds else None)
-    if node.op != "batch_norm":
-        return products(x, weight, bias, geometry_of(node), site if rounds else None)
-    assert bias is not None
-    running = (buffers[f"{node.name}.running_mean"], buffers[f"{node.name}.running_var"])
-    return batch_norm(x, weight, bias, running, node.attributes.get("eps", 1e-5), site)
+        at = site if rounds else None
+        return transposed_products(x, weight, bias, geometry, extra, at, affine)
+    return products(x, weight, bias, geometry_of(node), site if rounds else None, affine)
+
+
+Scalars = tuple[list[float], list[float]]
+
+
+def scalars(node: Node, parameters: Parameters, buffers: Buffers) -> Scalars:
+    """The scale and the shift of every channel of a batch norm by running statistics, in binary64
+    as section 5 writes them."""
+    gamma, beta = (parameters[parameter_name(node, name)] for name in ("weight", "bias"))
+    means, variances = (buffers[f"{node.name}.running_{name}"] for name in ("mean", "var"))
+    eps, scale, shift = node.attributes.get("eps", 1e-5), [], []
+    for g, b, mean, var in zip(gamma.values, beta.values, means, variances, strict=True):
+        a = g * (1.0 / math.sqrt(var + eps))
+        scale.append(a)
+        shift.append(b - mean * a)
+    return scale, shift
 
 
 def _of_vectors(node: Node, x: list[Array], site: int, parameters: Parameters) -> Array:
@@ -113,8 +161,12 @@ def products(
     bias: Parameter | None,
     geometry: Geometry | None,
     site: int | None,
+    affine: Scalars | None = None,
 ) -> Array:
-    """Linear (no geometry) or Conv2d; the sums themselves, at one exponent, without a site."""
+    """Linear (no geometry) or Conv2d; the sums themselves, at one exponent, without a site.
+
+    affine: of the batch norm that is part of it
+    """
     outputs = weight.shape[0]
     if geometry is None:
         shape: tuple[int, ...] = (*x.shape[:-1], outputs)
@@ -124,7 +176,7 @@ def products(
         channels = channel_of(shape)
     taps = layers.taps_of(x, weight, geometry)
     own = each(weight.exponent, outputs)
-    return _sums(x, weight.codes, own, bias, shape, channels, taps, site)
+    return _sums(x, weight.codes, own, bias, shape, channels, taps, site, affine)
 
 
 def transposed_products(
@@ -134,6 +186,7 @@ def transposed_products(
     geometry: Geometry,
     extra: Pair,
     site: int | None,
+    affine: Scalars | None = None,
 ) -> Array:
     """ConvTranspose2d: the same with weights whose output channels have exponents. Section 14.7."""
     shape = transposed.output_shape(x.shape, weight.shape, geometry, extra)
@@ -153,7 +206,7 @@ def transposed_products(
         own = tuple(dict(zip(channels, found, strict=True))[o] for o in range(outputs))
     taps = ((o, i, places[w]) for o, i, w in transposed.taps(shape, weight, geometry))
     placed = [codes[p] for p in moves.inverse(places)]
-    return _sums(x, placed, own, bias, shape, channel_of(shape), taps, site)
+    return _sums(x, placed, own, bias, shape, channel_of(shape), taps, site, affine)
 
 
 def _sums(
@@ -165,11 +218,17 @@ def _sums(
     channels: Sequence[int],
     taps: Iterable[layers.Tap],
     site: int | None,
+    affine: Scalars | None,
 ) -> Array:
     """The sums of weights [O, ...], whose output channels have these exponents, at a site."""
     grids = tuple(x.one_exponent + e for e in exponents)
     biases = [0 * power(0)] * len(grids) if bias is None else wide.real_values(bias)
-    codes, grids = (one_grid if site is None else own_grids)(codes, grids, biases)
+    factors = [power(0)] * len(grids)
+    if affine is not None:
+        codes, biases, factors = normed(codes, biases, affine)
+        codes, grids = own_grids(codes, grids, biases, bounded=False)
+    else:
+        codes, grids = (one_grid if site is None else own_grids)(codes, grids, biases)
     offsets = offsets_of(biases, grids)
     acc = [offsets[c] for c in channels]
     for o, i, w in taps:
@@ -178,8 +237,25 @@ def _sums(
     if site is None:
         common = min(grids)
         return Array([a << (e - common) for a, e in zip(acc, own, strict=True)], shape, common, 32)
-    rounded = [sat8(a * power(e - site)) for a, e in zip(acc, own, strict=True)]
+    terms = zip(acc, own, channels, strict=True)
+    rounded = [sat8(a * factors[c] * power(e - site)) for a, e, c in terms]
     return Array(rounded, shape, site, 8)
+
+
+def normed(
+    codes: Sequence[int], biases: Sequence[Fraction], affine: Scalars
+) -> tuple[list[int], list[Fraction], list[Fraction]]:
+    """Weights [O, ...] and biases of sums that a batch norm follows, and what is left of it: the
+    magnitudes of its scales as binary32 numbers."""
+    inner = len(codes) // len(biases)
+    weights, offsets, factors = [], [], []
+    for o, (scale, shift) in enumerate(zip(*affine, strict=True)):
+        factor = formats.round_binary32(Fraction(abs(scale)))
+        sign = 0 if factor < power(-126) else -1 if scale < 0 else 1
+        factors.append(factor if sign else power(0))
+        weights += [sign * w for w in codes[o * inner : (o + 1) * inner]]
+        offsets.append(sign * biases[o] + Fraction(shift) / factors[o])
+    return weights, offsets, factors
 
 
 Grids = tuple[int, ...]  # the exponents of the sums of every output channel
@@ -204,11 +280,11 @@ def raised(codes: Sequence[int], grids: Grids, to: Grids) -> list[int]:
 
 
 def own_grids(
-    codes: Sequence[int], grids: Grids, biases: Sequence[Fraction]
+    codes: Sequence[int], grids: Grids, biases: Sequence[Fraction], bounded: bool = True
 ) -> tuple[list[int], Grids]:
     """Weights and grids of sums that fit 32 bits, channels that do not fit theirs raised.
 
-    Raises OverflowError where one fits none up to the coarsest.
+    Raises OverflowError where one fits none up to the coarsest, if grids are bounded by it.
     """
     to = grids
     while True:
@@ -217,7 +293,7 @@ def own_grids(
         if not any(over):
             return found, to
         to = tuple(grid + o for grid, o in zip(to, over, strict=True))
-        if max(to) > max(grids):
+        if bounded and max(to) > max(grids):
             raise OverflowError("expected sums that fit 32 bits")
 
 
@@ -238,20 +314,9 @@ def one_grid(
     raise OverflowError("expected sums that fit 32 bits")
 
 
-def batch_norm(
-    z: Array,
-    gamma: Parameter,
-    beta: Parameter,
-    running: tuple[Sequence[float], Sequence[float]],
-    eps: float,
-    site: int,
-) -> Array:
-    """Running statistics; scalars in binary64 as section 5 writes them."""
-    alpha, shift = [], []
-    for g, b, mean, var in zip(gamma.values, beta.values, *running, strict=True):
-        a = g * (1.0 / math.sqrt(var + eps))
-        alpha.append(math.ldexp(a, z.one_exponent))
-        shift.append(b - mean * a)
+def batch_norm(z: Array, scale: list[float], shift: list[float], site: int) -> Array:
+    """By running statistics, whose scale and shift of every channel are given."""
+    alpha = [math.ldexp(a, z.one_exponent) for a in scale]
     bound = max(128.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
     if bound == 0:
         return Array([0] * len(z.codes), z.shape, site, 8)

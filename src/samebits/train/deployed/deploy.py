@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -25,13 +25,16 @@ from samebits.train.deployed.attention import (
     chosen16,
     is_exact,
 )
+from samebits.train.deployed.joined import Joined, frozen_norm, joined_name, norm_of
 from samebits.train.deployed.operations import OF_CELL, Rule, advice, rule_of, without_rule
 from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
+from samebits.train.deployed.weights import FrozenNorm
 from samebits.train.operation import TrainingOperation, interpreting, taken_in
 from samebits.train.operations import pointwise
 from samebits.train.operations.activations import RELU
 from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.normalization import BATCH_NORM
 from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
@@ -45,28 +48,43 @@ EXPONENT_LIMIT = 60  # of frozen exponents
 ZERO_EXPONENT = -7  # of a site that was always zero
 INPUT = "input"
 _LONGEST_NAME = 1000
+_WIDEST = 1 << 16  # binades, in a file
 
 
 @dataclass(frozen=True)
 class FrozenSite:
     """A place where a model rounds to 8 bits, or to 16: scores, cells of an LSTM layer.
 
-    Its name, for messages, and its frozen exponent.
+    name:     for messages
+    exponent: the frozen one
+    above:    samples of the calibration that chose a larger one, and saturate
+    spread:   binades from the median of what they chose to the largest
     """
 
     name: str
     exponent: int
+    above: int = 0
+    spread: int = 0
 
 
 @dataclass(frozen=True)
 class Exponents:
-    """The sites of a model in the order of execution; the first is the input, if it is real."""
+    """The sites of a model in the order of execution; the first is the input, if it is real.
+
+    samples: of the calibration
+    """
 
     sites: tuple[FrozenSite, ...]
+    samples: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The sites as JSON data."""
-        return {"sites": [[site.name, site.exponent] for site in self.sites]}
+        return {"sites": [list(astuple(site)) for site in self.sites], "samples": self.samples}
+
+    @property
+    def spread(self) -> float:
+        """By how many binades the largest samples lie above the median, in the mean of sites."""
+        return sum(site.spread for site in self.sites) / max(len(self.sites), 1)
 
     @staticmethod
     def from_dict(record: object, source: object) -> Exponents:
@@ -74,23 +92,27 @@ class Exponents:
 
         Raises CheckpointError, which names `source`, for anything else.
         """
-        sites = record.get("sites") if isinstance(record, Mapping) else None
-        if not isinstance(sites, list):
-            raise CheckpointError(f"{source}: damaged: expected a list of frozen exponents")
+        known = record if isinstance(record, Mapping) else {}
+        sites, samples = known.get("sites"), known.get("samples")
+        if not isinstance(sites, list) or type(samples) is not int or samples < 0:
+            raise CheckpointError(
+                f"{source}: damaged: expected a list of frozen exponents, and the number of samples"
+            )
         for site in sites:
             if not (
                 isinstance(site, list)
-                and len(site) == 2
-                and type(site[0]) is str
+                and [type(v) for v in site] == [str, int, int, int]
                 and len(site[0]) <= _LONGEST_NAME
-                and type(site[1]) is int
                 and abs(site[1]) <= EXPONENT_LIMIT
+                and 0 <= site[2] <= samples
+                and 0 <= site[3] <= _WIDEST
             ):
                 raise CheckpointError(
-                    f"{source}: damaged: expected a name and a frozen exponent in "
-                    f"[-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], found {site!r:.80}"
+                    f"{source}: damaged: expected a name, a frozen exponent in "
+                    f"[-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], the samples above it and how many "
+                    f"binades they spread, found {site!r:.80}"
                 )
-        return Exponents(tuple(FrozenSite(name, exponent) for name, exponent in sites))
+        return Exponents(tuple(FrozenSite(*site) for site in sites), samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +122,7 @@ class DeployedOperation:
     path:   of the layer that computes it, or of the module whose forward() calls it
     layer:  whether that is a layer and this its own operation
     site:   the exponent it rounds to; None where it rounds nothing
+    norm:   the batch norm that is part of it, if one is
     """
 
     path: str
@@ -108,6 +131,7 @@ class DeployedOperation:
     arguments: tuple[Any, ...]
     output: BFPValue
     site: int | None
+    norm: FrozenNorm | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +174,9 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
     model.eval()
     names: list[str] | None = None
     chosen: list[list[int]] = []
+    samples = 0
     for batch in batches:
-        found = _chosen(model, batch)
+        found, samples = _chosen(model, batch), samples + 1
         if names is None:
             names, chosen = [name for name, _ in found], [[] for _ in found]
         if names != [name for name, _ in found]:
@@ -164,7 +189,7 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
             known += [] if exponent is None else [exponent]
     if names is None:
         raise ValueError("expected at least one batch to calibrate with, found none")
-    return Exponents(tuple(map(_frozen, names, chosen)))
+    return Exponents(tuple(map(_frozen, names, chosen)), samples)
 
 
 def _frozen(name: str, chosen: Sequence[int]) -> FrozenSite:
@@ -174,14 +199,16 @@ def _frozen(name: str, chosen: Sequence[int]) -> FrozenSite:
     """
     if not chosen:
         return FrozenSite(name, ZERO_EXPONENT)
-    exponent = sorted(chosen)[-(-len(chosen) * TENTHS // 10) - 1]
+    ordered = sorted(chosen)
+    exponent = ordered[-(-len(chosen) * TENTHS // 10) - 1]
     if abs(exponent) > EXPONENT_LIMIT:
         raise UnsupportedError(
             f"{name}: expected a frozen exponent in [-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], "
             f"found {exponent}: its values are too large or too small to be deployed; scale "
             "the input or add a normalisation"
         )
-    return FrozenSite(name, exponent)
+    spread = ordered[-1] - ordered[(len(ordered) - 1) // 2]
+    return FrozenSite(name, exponent, sum(e > exponent for e in ordered), spread)
 
 
 def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
@@ -205,6 +232,8 @@ def run(
     """
     sites = list(model.exponents.sites[::-1])  # the next one last
     wide: list[str] = []  # sums without a site
+    modules = dict(model.model.named_modules())
+    done: list[str] = []  # batch norms that a product had with it, and that come next
 
     def is_next(name: str) -> bool:
         """Whether the next site is the one of this name."""
@@ -220,6 +249,11 @@ def run(
             )
         return sites.pop().exponent
 
+    def norm_behind(name: str) -> str | None:
+        """The path of the batch norm that is part of a product, if one is."""
+        path = norm_of(sites[-1].name, name) if sites else None
+        return path if isinstance(modules.get(path or ""), layers.BatchNorm) else None
+
     model.model.eval()
     with torch.no_grad(), _running(model.model) as running:
 
@@ -231,8 +265,15 @@ def run(
                 raise without_rule({name: _advice(running, operation)})
             if rule.entry is not None:
                 arguments = tuple(entered(rule.entry, argument) for argument in arguments)
-            rounds = is_next(name) if rule.rounds is None else rule.rounds
-            if rule.rounds is None and not rounds:
+            rounds, norm = is_next(name) if rule.rounds is None else rule.rounds, None
+            if operation is BATCH_NORM and running(operation)[0] in done[-1:]:
+                done.pop()
+                normed: BFPValue = arguments[0]
+                return normed
+            if rule.rounds is None and not rounds and (path := norm_behind(name)) is not None:
+                done.append(path)
+                name, norm, rounds = sites[-1].name, frozen_norm(modules[path]), True
+            elif rule.rounds is None and not rounds:
                 wide.append(name)
             if operation is NARROW and wide and not is_next(name):
                 name = wide[-1]  # a layer takes these sums: they should have had a site
@@ -240,12 +281,13 @@ def run(
             if rule.frozen is None:
                 output: BFPValue = operation.output(*arguments)
             else:
-                more = {"memory": memory} if rule.states else {}
+                more: dict[str, Any] = {"memory": memory} if rule.states else {}
+                more |= {} if norm is None else {"norm": norm}
                 made = rule.frozen(site, *arguments, **more)
                 output = made if isinstance(made, BFPValue) else BFPValue(*made)
             if observe is not None:
                 where = running(operation)
-                observe(DeployedOperation(*where, operation, tuple(arguments), output, site))
+                observe(DeployedOperation(*where, operation, tuple(arguments), output, site, norm))
             return output
 
         def entered(entry: TrainingOperation, x: Any) -> Any:
@@ -354,10 +396,18 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
 
     shares: set[BFPValue] = set()  # what a softmax gave, moved
     missing: dict[str, str] = {}
+    joined = Joined()
 
     with torch.no_grad(), _running(model) as running:
 
         def interpreter(operation: TrainingOperation, *arguments: Any) -> BFPValue:
+            """Compute an operation as in training, and note what is joined with it."""
+            place = len(found)
+            output = noted(operation, *arguments)
+            joined.hear(operation, arguments, output, place, running.stack[-1])
+            return output
+
+        def noted(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation as in training, and note the exponent where it is a site."""
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
@@ -418,4 +468,8 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
             found[at] = found[at][0], s.chosen
     for s, at in settled.items():
         found[at] = found[at][0], s.chosen
+    for at, norm in joined.found(output).items():
+        if at not in none:
+            found[at] = joined_name(found[at][0], found[norm][0]), found[norm][1]
+            none.add(norm)
     return [site for at, site in enumerate(found) if at not in none]

@@ -44,8 +44,8 @@ from samebits.train.deployed.export_recurrent import (
 from samebits.train.deployed.nodes import Array, Nodes, binary32
 from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import (
-    frozen_sums,
-    frozen_weights,
+    Factor,
+    frozen_product,
     transposed_inputs,
     transposed_outputs,
 )
@@ -261,10 +261,23 @@ class _Writer:
 
     # --- constants and rounding ---------------------------------------------------------------
 
-    def parameters(self, path: str, exponents: Sequence[int], dtype: str) -> list[str]:
-        """Scales and zero points: one, or one an index of the first axis where these differ."""
-        one = len(set(exponents)) == 1
-        scales = [binary32(path, [1], e).reshape(()) for e in (exponents[:1] if one else exponents)]
+    def parameters(
+        self,
+        path: str,
+        exponents: Sequence[int],
+        dtype: str,
+        factors: Sequence[Factor] | None = None,
+    ) -> list[str]:
+        """Scales and zero points: one, or one an index of the first axis where these differ.
+
+        Scales are powers of two, times factors where these are given.
+        """
+        one = factors is None and len(set(exponents)) == 1
+        given = exponents[:1] if one else exponents
+        by = [(1, 0)] * len(given) if factors is None else factors
+        scales = [
+            binary32(path, [m], e + own).reshape(()) for (m, own), e in zip(by, given, strict=True)
+        ]
         name = f"scale.{exponents[0]}" if one else f"{path}.scales"
         values = scales[0] if one else np.stack(scales)
         zeros = np.zeros(values.shape, dtype)
@@ -285,9 +298,17 @@ class _Writer:
         )
         return self.builder.add("DequantizeLinear", [codes, *parameters], name=f"{path}.dequantize")
 
-    def constant(self, path: str, codes: Array, exponents: Sequence[int], axis: int = 0) -> str:
-        """Codes of the exponents along an axis as DequantizeLinear of int8 or int32 constants."""
-        parameters = self.parameters(path, exponents, codes.dtype.name)
+    def constant(
+        self,
+        path: str,
+        codes: Array,
+        exponents: Sequence[int],
+        axis: int = 0,
+        factors: Sequence[Factor] | None = None,
+    ) -> str:
+        """Codes of the exponents, and factors, along an axis as DequantizeLinear of int8 or int32
+        constants."""
+        parameters = self.parameters(path, exponents, codes.dtype.name, factors)
         attributes = {"axis": axis} if self.builder.values[parameters[0]].shape else {}
         stored = self.builder.constant(f"{path}.codes", codes)
         inputs = [stored, *parameters]
@@ -300,14 +321,15 @@ class _Writer:
         x, weight, bias, shape, _ = step.arguments
         swapped = step.operation is TRANSPOSED_PRODUCTS
         outputs = transposed_outputs(weight, shape.groups) if swapped else weight
-        own = (frozen_sums if step.site is None else frozen_weights)(x, outputs, bias)
+        own = frozen_product(step.site, x, outputs, bias, step.norm)
         kernel = transposed_inputs(own.codes, shape.groups) if swapped else own.codes
         of_weight = [e - x.whole()[1] for e in own.exponents]
         codes = (kernel if kernel.dim() == 2 else as_kernel(kernel)).cpu().contiguous().numpy()
-        names = [*inputs, self.constant(f"{path}.weight", codes, of_weight, int(swapped))]
-        if bias is not None:
+        weights = self.constant(f"{path}.weight", codes, of_weight, int(swapped), own.factors)
+        names = [*inputs, weights]
+        if bias is not None or step.norm is not None:
             offsets = np.array(own.offsets, np.int32)
-            names.append(self.constant(f"{path}.bias", offsets, own.exponents))
+            names.append(self.constant(f"{path}.bias", offsets, own.exponents, factors=own.factors))
         if codes.ndim == 2:
             return self.builder.add("Gemm", names, {"transB": 1}, path)
         attributes: Attributes = {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape
+from samebits.kernels import ConvShape, rows
 from samebits.kernels.averages import Averages
 from samebits.kernels.protocol import Part
 from samebits.spec import formats
@@ -29,9 +29,9 @@ from samebits.train.deployed import recurrent
 from samebits.train.deployed.attention import NARROW16
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import (
+    FrozenNorm,
     FrozenWeights,
-    frozen_sums,
-    frozen_weights,
+    frozen_product,
     transposed_inputs,
     transposed_outputs,
 )
@@ -70,15 +70,17 @@ def products(
     bias: Weight | None,
     shape: ConvShape,
     peaks: object,
+    norm: FrozenNorm | None = None,
 ) -> Part | BFPValue:
     """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
 
     The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
-    of channels do not count: a site has one exponent. Raises UnsupportedError where
-    128 * sum |w| + |bias| of a channel would not fit 32 bits.
+    of channels do not count: a site has one exponent. norm: a batch norm that alone takes the sums,
+    and is computed with them. Raises UnsupportedError where 128 * sum |w| + |bias| of a channel
+    would not fit 32 bits.
     """
     codes = x.whole()[0]
-    own = (frozen_sums if site is None else frozen_weights)(x, weight, bias)
+    own = frozen_product(site, x, weight, bias, norm)
     acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
     return _of_sums(acc, own, site, codes)
 
@@ -90,10 +92,11 @@ def transposed_products(
     bias: Weight | None,
     shape: ConvShape,
     peaks: object,
+    norm: FrozenNorm | None = None,
 ) -> Part | BFPValue:
     """ConvTranspose2d: `products` with weights whose output channels have exponents."""
     codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
-    own = (frozen_sums if site is None else frozen_weights)(x, outputs, bias)
+    own = frozen_product(site, x, outputs, bias, norm)
     kernel = as_kernel(transposed_inputs(own.codes, shape.groups))
     acc, _ = kernels.of(codes).conv_input_grad(codes.to(torch.int16), kernel, shape)
     return _of_sums(acc, own, site, codes)
@@ -110,6 +113,11 @@ def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -
     if site is None:
         whole = (acc << (grids - own.finest)).to(torch.int32)
         return BFPValue.opened(as_input(whole, codes), own.finest)
+    if own.factors is not None:
+        m, by = (v.view(grids.shape) for v in torch.tensor(own.factors, device=acc.device).T)
+        # Of a product that is not 0 the factor alone has 24 bits: it saturates from here on.
+        shifts = (grids + by - site).clamp(max=-15)
+        return as_input(rows.scale(acc * m, shifts).clamp(-128, 127).to(torch.int8), codes), site
     return as_input(saturated(acc, grids - site), codes), site
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
+from samebits.kernels.vectors import Scalars
 from samebits.spec import formats
 from samebits.train.value import BFPValue, Weight
 
 _SUM_LIMIT = 1 << 31
+_LEAST = 2.0**-126  # of the normal numbers of binary32
+
+
+class Factor(NamedTuple):
+    """The binary32 number m * 2**exponent, m of 24 bits."""
+
+    m: int
+    exponent: int
+
+
+UNIT = Factor(1 << 23, -23)
 
 
 @dataclass(frozen=True)
@@ -23,11 +38,13 @@ class FrozenWeights:
     codes:     of the weight, int8
     offsets:   the bias of every output channel (row of the gates) on the grid of its sums
     exponents: of the sums of every output channel
+    factors:   of the sums of every output channel, where a batch norm is part of the layer
     """
 
     codes: Tensor
     offsets: list[int]
     exponents: list[int]
+    factors: list[Factor] | None = None
 
     @property
     def finest(self) -> int:
@@ -69,16 +86,43 @@ def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
     return codes.reshape(groups, -1, *codes.shape[1:]).transpose(1, 2).flatten(0, 1).contiguous()
 
 
+@dataclass(frozen=True)
+class FrozenNorm:
+    """A batch norm by running statistics: scale * z + shift of a channel, binary64 [channels]."""
+
+    scale: Scalars
+    shift: Scalars
+
+    def factors(self) -> list[Factor | None]:
+        """The binary32 number next to the magnitude of every scale; None of one that is 0 there.
+
+        Raises UnsupportedError where a number is not finite.
+        """
+        with np.errstate(over="ignore"):
+            near = np.abs(self.scale).astype(np.float32).astype(np.float64)
+        if not (np.isfinite(near).all() and np.isfinite(self.shift).all()):
+            raise UnsupportedError(
+                "batch norm: expected scales and shifts of channels that binary32 holds, found "
+                f"{np.abs(self.scale).max()} and {np.abs(self.shift).max()}"
+            )
+        parts = [math.frexp(v) if v >= _LEAST else None for v in near.tolist()]
+        return [p and Factor(int(math.ldexp(p[0], 24)), p[1] - 24) for p in parts]
+
+
 def frozen_weights(
     x: BFPValue,
     weight: Weight | Outputs,
     bias: Weight | None,
+    norm: FrozenNorm | None = None,
 ) -> FrozenWeights:
     """The constants of sums x * weight + bias, every channel on a grid of its own.
 
-    As `frozen_rows`, which says what becomes of sums that 32 bits do not hold.
+    As `frozen_rows`, which says what becomes of sums that 32 bits do not hold. norm: what follows
+    is part of the sums, (x * weight + bias) * scale + shift: its shift is a bias, the sign of its
+    scale that of the weights, and the rest a factor.
     """
-    return _Grids.of(x, weight, bias).fitting("sums")
+    made = _Grids.of(x, weight, bias)
+    return made.fitting("sums") if norm is None else made.normed(norm).fitting("sums", False)
 
 
 def frozen_rows(
@@ -109,6 +153,19 @@ def frozen_sums(x: BFPValue, weight: Weight | Outputs, bias: Weight | None) -> F
     raise _too_large("sums", max(reach))
 
 
+def frozen_product(
+    site: int | None,
+    x: BFPValue,
+    weight: Weight | Outputs,
+    bias: Weight | None,
+    norm: FrozenNorm | None,
+) -> FrozenWeights:
+    """The constants of a product with its batch norm, if it has one; site: whether it is one."""
+    if site is None:
+        return frozen_sums(x, weight, bias)
+    return frozen_weights(x, weight, bias, norm)
+
+
 def real_values(count: int, bias: Weight | None) -> list[Fraction]:
     """The joint values of a bias, `count` zeros where there is none."""
     if bias is None:
@@ -119,11 +176,13 @@ def real_values(count: int, bias: Weight | None) -> list[Fraction]:
 
 @dataclass(frozen=True)
 class _Grids:
-    """A weight, the exponents that the sums of x and it have by themselves, and the biases."""
+    """A weight, the exponents that the sums of x and it have by themselves, the biases, and the
+    factors that follow."""
 
     codes: Tensor
     own: list[int]
     values: list[Fraction]
+    factors: list[Factor] | None = None
 
     @staticmethod
     def of(x: BFPValue, weight: Weight | Outputs, bias: Weight | None) -> _Grids:
@@ -134,8 +193,24 @@ class _Grids:
         own = [e_x + e for e in weight[1]]
         return _Grids(weight[0], own, real_values(len(own), bias))
 
-    def fitting(self, what: str) -> FrozenWeights:
-        """Every channel on its own grid, or the finest above it on which its sums fit 32 bits."""
+    def normed(self, norm: FrozenNorm) -> _Grids:
+        """With a batch norm behind the sums. A channel that it scales by 0 has no weights."""
+        factors, signs, values = norm.factors(), [], []
+        known = zip(self.values, norm.scale.tolist(), norm.shift.tolist(), factors, strict=True)
+        for value, scale, shift, factor in known:
+            sign = 0 if factor is None else -1 if scale < 0 else 1
+            m, exponent = factor or UNIT
+            signs.append(sign)
+            values.append(sign * value + Fraction(shift) / (m * formats.power(exponent)))
+        by = torch.tensor(signs, dtype=torch.int8, device=self.codes.device)
+        codes = self.codes * by.view(-1, *[1] * (self.codes.dim() - 1))
+        return _Grids(codes, self.own, values, [f or UNIT for f in factors])
+
+    def fitting(self, what: str, bounded: bool = True) -> FrozenWeights:
+        """Every channel on its own grid, or the finest above it on which its sums fit 32 bits.
+
+        bounded: whether none may be coarser than the coarsest of all
+        """
         to = list(self.own)
         while True:
             found = self.raised(to)
@@ -144,7 +219,7 @@ class _Grids:
             if not any(over):
                 return found
             to = [e + o for e, o in zip(to, over, strict=True)]
-            if max(to) > max(self.own):
+            if bounded and max(to) > max(self.own):
                 raise _too_large(what, max(reach))
 
     def raised(self, to: list[int]) -> FrozenWeights:
@@ -155,9 +230,8 @@ class _Grids:
             by = torch.tensor(shifts, device=codes.device).view(-1, *[1] * (codes.dim() - 1))
             codes = rows.scale(codes, by).to(torch.int8)
         pairs = zip(self.values, to, strict=True)
-        return FrozenWeights(
-            codes, [formats.round_real(v / formats.power(e)) for v, e in pairs], to
-        )
+        offsets = [formats.round_real(v / formats.power(e)) for v, e in pairs]
+        return FrozenWeights(codes, offsets, to, self.factors)
 
 
 def _reach(found: FrozenWeights) -> list[int]:

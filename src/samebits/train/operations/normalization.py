@@ -274,6 +274,14 @@ def _input_grad(grad: Part, read: Part, saved: _Saved, gg: Scalars, sg: Scalars)
     return bfp32(aq * g.long() + bq * z.long() + cq, _per_sample(exponent, g))
 
 
+def frozen_scalars(
+    gamma: Weight, beta: Weight, running_mean: Tensor, running_var: Tensor, eps: float
+) -> tuple[Scalars, Scalars]:
+    """(scale, shift) of every channel by running statistics, real numbers in binary64."""
+    a = _scalars(gamma) * inverse(running_var.cpu().numpy(), eps)
+    return a, _scalars(beta) - running_mean.cpu().numpy() * a
+
+
 def frozen_affine(
     gamma: Weight,
     beta: Weight,
@@ -286,8 +294,7 @@ def frozen_affine(
 
     |z * M + B| < 2**24 for every 8-bit code z. Not finite: RangeError.
     """
-    a = _scalars(gamma) * inverse(running_var.cpu().numpy(), eps)
-    shift = _scalars(beta) - running_mean.cpu().numpy() * a
+    a, shift = frozen_scalars(gamma, beta, running_mean, running_var, eps)
     m, b, exponent = multiply_add(np.ldexp(a, [[e_z]]), shift, 128.0, FROZEN_BITS)
     return torch.from_numpy(m[0]), torch.from_numpy(b[0]), int(exponent[0, 0])
 
