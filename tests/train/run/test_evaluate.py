@@ -1,5 +1,7 @@
 """Which samples evaluation and calibration take, and which worker takes them."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -76,12 +78,29 @@ def test_exponents_are_frozen_over_samples_all_over_the_data(total, monkeypatch)
         return batch(self, split, indices)
 
     monkeypatch.setattr(Dataset, "batch", noted)
-    found = frozen_exponents(engine, data, pytest.fail)
+    texts = []
+    found = frozen_exponents(engine, data, texts.append)
+    assert not [text for text in texts if "deployed" in text]
     count = min(total, 256)
     expected = [i * total // count for i in range(count)]
     assert taken[:count] == expected
     samples = batch(data, "train", torch.tensor(expected))
     assert found == calibrate(engine.model, samples.split(1))
+
+
+@pytest.mark.parametrize(("rows", "said"), [("tensor", True), ("row", False)])
+def test_samples_of_very_different_size_are_told_of(rows, said):
+    """Half of the images are 8 binades above the others."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    engine = BfpEngine(network, SETTINGS, 1, 0, exponents=rows)
+    texts = []
+    pixels = [127 if i % 2 else 255 for i in range(130)]  # 127 is next to 0
+    frozen_exponents(engine, dataset(pixels, [0]), texts.append)
+    assert bool(texts) is said
+    if said:
+        (text,) = texts
+        assert re.match(r"the largest samples lie 8\.0 binades above the median", text)
 
 
 SHAPES = {"mlp": (1, 6, 6), "cnn": (1, 8, 8), "lstm": (5, 4), "vit": (3, 8, 8), "gpt": (6,)}

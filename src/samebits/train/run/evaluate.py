@@ -23,6 +23,7 @@ from samebits.train.run.engine import Engine, Float32Engine
 
 EVALUATION_BATCH = 32
 COMPARED = 64  # test samples that both arithmetics compute
+WIDE = 2  # binades between samples from which on exponents by rows are worth their time
 
 
 class Classifier(Protocol):
@@ -120,7 +121,8 @@ def final_classifier(engine: Engine, exponents: Exponents | None) -> tuple[Class
 def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) -> Exponents | None:
     """Frozen exponents from samples all over the training set (training.md 11).
 
-    None, and the reason said, where the model cannot be deployed.
+    None, and the reason said, where the model cannot be deployed. It is said, too, where samples of
+    very different size shared exponents in training.
     """
     if isinstance(engine, Float32Engine):
         return None
@@ -133,4 +135,10 @@ def frozen_exponents(engine: Engine, data: Dataset, say: Callable[[str], None]) 
     except UnsupportedError as error:
         say(f"the model has no deployed arithmetic; its accuracy is that of training: {error}")
         return None
+    if not engine.model.input_by_rows and exponents.spread >= WIDE:
+        say(
+            f"the largest samples lie {exponents.spread:.1f} binades above the median, in the mean "
+            "of the places with a frozen exponent: in training they take the bits of the others; "
+            "--exponents row gives each sample exponents of its own, in up to twice the time"
+        )
     return exponents
