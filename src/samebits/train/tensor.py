@@ -161,9 +161,8 @@ class BFPTensor(torch.Tensor):
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents).
 
-        -inf where a mask excludes them. Where a gradient is recorded for this tensor they carry it:
-        what comes back in floats is rounded once, to bfp32. Of log-probabilities, whose gradient is
-        that by logits, they are an UnsupportedError then.
+        -inf where a mask excludes them. Where a gradient is recorded for this tensor they are
+        float32, as it is to autograd, and carry it: what comes back is rounded once, to bfp32.
         """
         if self.grad_fn is not None and torch.is_grad_enabled():
             return cast(Tensor, FUNCTIONS[Tensor.dequantize](self))
