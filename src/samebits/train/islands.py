@@ -45,7 +45,7 @@ def _dequantize(x: BFPTensor) -> Tensor:
     return found
 
 
-FUNCTIONS[Tensor.dequantize] = lambda x: _dequantize(x).float()
+FUNCTIONS[Tensor.dequantize] = _dequantize
 
 
 class FloatWarning(UserWarning):
