@@ -137,6 +137,20 @@ def evidence(found: Found) -> Findings:
     return made
 
 
+def losses(found: Found) -> Findings:
+    """Scores of networks with losses of their own in both numerics, with standard errors."""
+    made = Findings()
+    rows = []
+    for each in found["tasks"]:
+        shown = [f"{each['mean'][n]:.3f} +- {each['error'][n]:.3f}" for n in ("float32", "bfp")]
+        agree = "yes" if each["agree"] else "no"
+        rows.append([each["task"], each["score"], *shown, agree, f"{each['ratio']:.2f}"])
+        made.figures[f"{slug(each['task'])}.ratio"] = f"{each['ratio']:.2f}"
+    titles = ["score", "float32", "BFP", "within two standard errors", "time, BFP / float32"]
+    made.table("tasks", ["network", *titles], rows)
+    return made
+
+
 def seeds(*runs: Found) -> Findings:
     """One line of the evidence, seed by seed: accuracies, losses, and the mean of the differences.
 

@@ -69,6 +69,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "gpt_rows": ("benchmarks/bench_gpt.py --exponents row", findings.gpt),
     "gpu": (f"{PYTEST} -n 6 tests/device", findings.suite),
     "inference": ("benchmarks/bench_inference.py", findings.inference),
+    "losses": ("benchmarks/bench_losses.py", findings.losses),
     "lstm": ("benchmarks/bench_lstm.py", findings.lstm),
     "lstm_long": (f"{PYTEST} tests/quantization/test_lstm.py -k ten_thousand", findings.lstm_long),
     "networks": (f"{PYTEST} tests/quantization/test_torchvision.py", findings.networks),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from samebits import progress
+from samebits.callables import FORM, named_callable
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.excerpt import Part, excerpt_of, part_and_rest
 from samebits.network import Network
@@ -282,6 +283,8 @@ def fit(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     ema: float | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    keep_float: Sequence[str] = (),
     init: str | Path | Mapping[str, Any] | None = None,
     checkpoint_every: int = 0,
     plan: str | Path | None = None,
@@ -325,6 +328,11 @@ def fit(
     clip_value:  elements of gradients are brought to within +- this, before clip_norm
     ema:         decay, in (0, 1), of an average of the weights, which is then the model that the
                  run leaves; training goes on with its own weights
+    loss:        a loss of your own instead of that of the task: module:callable or
+                 file.py:callable, or the callable, which is given a network's outputs and the
+                 labels, and gives a tensor of one number; a class is called first
+    keep_float:  paths of modules without parameters that stay in float32, as of `convert`; a
+                 float32 run has no need of them
     init:        what the weights start from instead of the seed: a state dict (of PyTorch's model,
                  as `module.state_dict()`, or of the converted one), a .safetensors file of one, a
                  training folder or a checkpoint
@@ -361,6 +369,7 @@ def fit(
     from samebits.train.run.loop import Silent, train
     from samebits.train.run.tensorboard import written
 
+    own_loss, name_of_loss = _loss(loss)
     plan = plan_option(plan, memory_budget, plan_device, backward, plan_fallback)
     if not isinstance(arch, str | nn.Module):
         raise InputError(
@@ -405,6 +414,8 @@ def fit(
                 clip_norm=clip_norm,
                 clip_value=clip_value,
                 ema=ema,
+                loss=name_of_loss,
+                keep_float=",".join(keep_float) or None,
             )
             planner = None
             if plan is not None:
@@ -440,6 +451,7 @@ def fit(
                     workers=workers,
                     planner=planner,
                     device=place,
+                    loss=own_loss,
                 )
             if not workers.first:
                 return None
@@ -447,6 +459,20 @@ def fit(
             if done is not None:
                 done(run)
             return run
+
+
+def _loss(loss: object) -> tuple[Callable[..., Any] | None, str | None]:
+    """A loss of a user's own and what a run calls it. InputError for what is none."""
+    if loss is None:
+        return None, None
+    if isinstance(loss, str):
+        return named_callable(loss, "--loss"), loss
+    if not callable(loss):
+        raise InputError(
+            f"loss: expected a callable of outputs and labels, or its name ({FORM}), found "
+            f"{type(loss).__name__}"
+        )
+    return loss, getattr(loss, "__qualname__", type(loss).__name__)
 
 
 @settled

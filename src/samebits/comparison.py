@@ -133,7 +133,7 @@ def compare(
     comparison = Comparison(
         name,
         dataset.source,
-        options | chosen_reading.chosen(),
+        {key: _named(value) for key, value in options.items()} | chosen_reading.chosen(),
         tuple(entry.name for entry in entries),
         tuple(entry.name for entry in entries if entry.format is not None),
         chosen,
@@ -175,6 +175,11 @@ def _run(
     assert run is not None  # of one process, the first
     result = run.result
     return ComparedRun(entry.name, seed, result.accuracy, result.train_loss, result.sha256)
+
+
+def _named(value: Any) -> Any:
+    """An option as a record has it: a callable by its name."""
+    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
 
 
 def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:

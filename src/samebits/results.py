@@ -452,6 +452,7 @@ class TrainingRun(Reported):
         lines = _scored(r.metrics, r.correct, r.test_count)
         if r.nats_per_token is not None:
             lines.append(f"{r.nats_per_token:.4f} nats per token")
+        lines += r.float_islands or []
         title = f"{self.config.arch} {self.config.numerics} on {self.config.data}"
         return Report(title, "", [section(*lines, f"sha256 {r.sha256}")])
 

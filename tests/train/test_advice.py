@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import resolve_name
 
 from samebits.errors import UnsupportedError
-from samebits.train import BFPTensor, convert, cross_entropy
+from samebits.train import SGD, BFPTensor, convert, cross_entropy
 from samebits.train.advice import LAYERS, OPERATIONS, for_layer
 
 x = BFPTensor.from_real(torch.linspace(-3, 3, 24).view(6, 4))
@@ -214,3 +214,16 @@ def test_the_list_of_layers_is_for_those_without_a_rule():
     with pytest.raises(UnsupportedError) as caught:
         convert(nn.MaxPool2d(2, dilation=2))
     assert str(caught.value).splitlines()[2].startswith("change or replace these layers, keep")
+
+
+def test_tools_of_torch_that_have_a_twin_or_no_use():
+    model = convert(nn.Linear(4, 4))
+    optimizer, scaler = SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    cross_entropy(model(x), torch.arange(6) % 4).backward()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for call, text in (
+        (lambda: average.update_parameters(model), r"AveragedModel: .* by samebits\.train\.EMA\("),
+        (lambda: (scaler.scale(torch.ones(())), scaler.step(optimizer)), "GradScaler: .* leave it"),
+    ):
+        with pytest.raises(UnsupportedError, match=text):
+            call()

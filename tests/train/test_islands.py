@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -138,6 +139,39 @@ def test_an_island_takes_log_probabilities():
     assert float((found - expected).norm() / expected.norm()) < 0.05
 
 
+def test_an_island_may_be_the_loss():
+    """Its number stays a float, with the value that the loss has."""
+
+    class Loss(nn.Module):
+        def forward(self, y):
+            return (y - 1).square().mean()
+
+    class Learner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.score, self.loss = nn.Linear(4, 3), Loss()
+
+        def forward(self, x):
+            return self.loss(self.score(x))
+
+    model = convert(Learner(), keep_float=["loss"])
+    x = BFPTensor.from_real(torch.randn(5, 4))
+    loss = model(x)
+    loss.backward()
+    wanted = ((model.score(x).detach().dequantize() - 1) ** 2).mean()
+    assert not isinstance(loss, BFPTensor)
+    assert float(loss.detach()) == pytest.approx(float(wanted), rel=1e-6)
+    assert model.score.weight.grad.codes.any()
+
+
+def test_islands_are_copied_and_pickled(net):
+    model = convert(net, keep_float=["middle", "memory"])
+    x = model_input(model, torch.randn(2, 3, 4))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert float_islands(twin) == float_islands(model)
+        assert torch.equal(twin(x).codes, model(x).codes)
+
+
 def test_wrong_paths_and_shared_parameters_are_refused(net):
     with pytest.raises(InputError, match=r"keep_float: expected paths of modules .* found 'last'"):
         convert(net, keep_float=["last", "head"])
@@ -196,7 +230,8 @@ def test_values_alone_have_no_gradient():
     model = convert(nn.Linear(4, 3))
     y = model(model_input(model, torch.randn(2, 4)))
     assert y.dequantize().requires_grad
-    assert y.dequantize().dtype == torch.float64
+    assert y.dequantize().dtype == y.dtype == torch.float32
+    assert y.detach().dequantize().dtype == torch.float64
     assert not y.detach().dequantize().requires_grad
     with pytest.raises(NonFiniteError, match="tensor 'gradient of real numbers': expected finite"):
         (y.dequantize() * torch.inf).sum().backward()
@@ -219,7 +254,7 @@ def test_the_gradient_of_log_probabilities_is_that_by_logits(axis):
         return -(torch.log_softmax(logits, axis) * worth).mean()
 
     values = torch.log_softmax(y, axis).dequantize()
-    assert torch.equal(values, torch.log_softmax(y, axis).detach().dequantize())
+    assert torch.equal(values, torch.log_softmax(y, axis).detach().dequantize().float())
     (-(values * worth).mean()).backward()
     expected = of_floats(loss, y).dequantize()
     assert torch.allclose(y.grad.dequantize(), expected, rtol=1e-4, atol=1e-6)

@@ -68,6 +68,19 @@ def compare_command(
         str,
         typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
     ] = "none",
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
+        ),
+    ] = None,
+    keep_float: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Paths of modules without parameters that stay in float32."
+        ),
+    ] = "",
     checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Where to compute: cpu or cuda.")
@@ -107,6 +120,8 @@ def compare_command(
                 warmup=warmup,
                 limit=limit,
                 augment=augment,
+                loss=loss,
+                keep_float=[path for path in keep_float.split(",") if path],
                 checkpoint_every=checkpoint_every,
                 device=device,
                 threads=threads,

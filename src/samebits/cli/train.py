@@ -103,6 +103,19 @@ def train_command(
         float | None,
         real("Leave an average of the weights with this decay, as 0.999, as the model."),
     ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
+        ),
+    ] = None,
+    keep_float: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST", help="Paths of modules without parameters that stay in float32."
+        ),
+    ] = "",
     init: Annotated[
         Path | None,
         typer.Option(
@@ -225,6 +238,8 @@ def train_command(
                 clip_norm=clip_norm,
                 clip_value=clip_value,
                 ema=ema,
+                loss=loss,
+                keep_float=[path for path in keep_float.split(",") if path],
                 init=init,
                 checkpoint_every=checkpoint_every,
                 plan=plan,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 LOG2_E = 1549082005  # rne(log2(e) * 2**30)
 CAP = 1 << 21  # of u: 2**-32 is zero at 24 bits
+LARGEST = 1 << 26  # |u| of one power, 2**1024
 HALF = 31  # bits of the lower of two parts of an integer
 FEW = 100  # rows up to which Python's integers take less time than arrays
 INFINITE = 1 << 11  # left shifts of a loss by more are beyond binary64
@@ -53,6 +54,22 @@ def exponentials(d: Tensor, exponent: int | Tensor) -> Tensor:
     p = (t1[fraction >> 8] * t2[fraction & 255]) >> 30
     whole = u >> 16
     return torch.where(whole > 24, 0, p >> (6 + whole.clamp(max=24)))
+
+
+def power_of(z: Tensor, exponent: int | Tensor) -> tuple[Tensor, Tensor]:
+    """n and p of exp(z * 2**exponent) = p * 2**(-30 - n), int64 as z [n, 1] (6.6).
+
+    |z| < 2**31 in int64, the exponent one or int64 [n, 1]. n stops at 1024, and is below -1024
+    where binary64 does not hold the exponential.
+    """
+    shift = torch.as_tensor(exponent, device=z.device) - 14
+    left, right = shift.clamp(0, 27), (-shift).clamp(0, 63)
+    u = (-z * LOG2_E) >> right
+    most = LARGEST >> left
+    u = torch.where(u > most, LARGEST, torch.where(u < -most, -LARGEST - 1, u << left))
+    t1, t2 = (t.to(z.device) for t in power_tables())
+    fraction = u & 65535
+    return u >> 16, (t1[fraction >> 8] * t2[fraction & 255]) >> 30
 
 
 def logs(total: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from samebits.train.losses.entropy import binary_cross_entropy_with_logits, cros
 from samebits.train.losses.functional import CrossEntropyLoss, MSELoss
 from samebits.train.operations import names  # noqa: F401 - functions by PyTorch's names
 from samebits.train.optim import SGD, Adam
+from samebits.train.recording import GraphedModel
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "BFPParameter",
     "BFPTensor",
     "CrossEntropyLoss",
+    "GraphedModel",
     "Layer",
     "MSELoss",
     "binary_cross_entropy_with_logits",

@@ -9,7 +9,7 @@ from torch import nn
 from torch.overrides import resolve_name
 from torch.utils._pytree import tree_leaves
 
-from samebits.train.callers import Caller, calling_module, calling_optimizer
+from samebits.train.callers import Caller, calling, calling_module, calling_optimizer
 
 LAYERS = {
     "Hardtanh": "nn.ReLU6(), which is Hardtanh(0, 6)",
@@ -81,6 +81,8 @@ def for_operation(func: Callable[..., Any], text: str | None, args: Any, kwargs:
             "Adam (with decoupled=True for AdamW), and give an optimizer of torch the parameters "
             "of float modules alone"
         )
+    if (tool := calling(TOOLS)) is not None:
+        return f"{tool}: expected float tensors, found those of BFP: {TOOLS[tool]}"
     caller = calling_module()
     begin = "" if caller is None else caller.words
     if text is not None and text.startswith(PLACES):
@@ -99,6 +101,11 @@ def for_operation(func: Callable[..., Any], text: str | None, args: Any, kwargs:
     return f"{begin}{text}; {advice}" if advice and "no gradient" in text else f"{begin}{text}"
 
 
+TOOLS = {
+    "AveragedModel": "average the weights by samebits.train.EMA(model, decay)",
+    "GradScaler": "leave it out, as the exponent of a gradient follows its size",
+}
+"""Tools of torch that change parameters or gradients themselves, and what to use instead."""
 PLACES = ("layer '", "module '", "module of type ", "the model (")
 """Beginnings of messages that say where."""
 

@@ -6,7 +6,7 @@ Only errors ask, so that networks pay nothing for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,11 @@ def calling_optimizer() -> torch.optim.Optimizer | None:
         if isinstance(found, nn.Module):
             break
     return None
+
+
+def calling(names: Collection[str]) -> str | None:
+    """The class among `names` of the innermost object that computes; None where there is none."""
+    return next((kind for found in _callers() if (kind := type(found).__name__) in names), None)
 
 
 def _callers() -> Iterator[Any]:

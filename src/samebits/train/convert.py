@@ -599,7 +599,7 @@ def _with_own_parameters(twin: nn.Module, module: nn.Module, name: str, how: Cho
         plain = type(module).get_extra_state is nn.Module.get_extra_state
         _require(plain, "get_extra_state, beside parameters of its own")
         try:
-            twin.__class__ = layers.holding(type(module))
+            twin.__class__ = layers.joined(layers.Holder, type(module))
         except TypeError as error:
             raise Misfit(f"a class that cannot hold integers: {error}") from None
     return twin

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map
 
 from samebits.settled import outside
+from samebits.train.layers.base import joined
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import quantize_real
 from samebits.train.tensor import FUNCTIONS, BFPTensor
@@ -104,7 +105,8 @@ class Island(nn.Module):
     def forward(self, *args: Any, **options: Any) -> Any:
         """The float module's result, its real tensors quantized as inputs of a network are.
 
-        Raises NonFiniteError where one holds NaN or an infinity.
+        A number without axes, a loss, stays what it is. Raises NonFiniteError where a tensor holds
+        NaN or an infinity.
         """
         given = tree_map(self._real, (args, options))
         result = super().forward(*given[0], **given[1])
@@ -116,7 +118,7 @@ class Island(nn.Module):
         return _dequantize(value).float()
 
     def _quantized(self, value: Any) -> Any:
-        if isinstance(value, Tensor) and value.is_floating_point():
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
             name, by_rows, bits = self.island
             return FROM_REAL(value, f"output of {name!r}", by_rows or not self.training, bits)
         return value
@@ -133,8 +135,7 @@ def island_of(module: nn.Module, name: str, by_rows: bool, bits: int) -> nn.Modu
     name: its path. by_rows, bits: of what it hands on.
     """
     twin = copy.deepcopy(module)
-    kind = type(module)
-    twin.__class__ = type(kind.__name__, (Island, kind), {"__module__": kind.__module__})
+    twin.__class__ = joined(Island, type(module))
     twin.island = (name, by_rows, bits)  # type: ignore[assignment]
     return twin
 

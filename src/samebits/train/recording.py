@@ -49,8 +49,9 @@ class GraphedModel:
         self._attempts: Counter[Any] = Counter()
 
     def __call__(self, x: Tensor) -> Any:
-        """The model's output, by a graph or not."""
-        graph = self.graph(x)
+        """The model's output, by a graph or not: a graph gives its input no gradient."""
+        wanted = x.requires_grad and torch.is_grad_enabled()
+        graph = None if wanted else self.graph(x)
         return self.model(x) if graph is None else graph(x)
 
     def _say_slow(self, reason: str) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows, softmax
+from samebits.kernels.rows import Exponent
 from samebits.spec.training.loss import LN_2, real
 from samebits.train.value import BFPValue, Move
 
@@ -40,7 +41,16 @@ class LogProbabilities(BFPValue):
 
     def moved(self, move: Move) -> BFPValue:
         """The same in other places. Raises UnsupportedError where a vector comes apart."""
-        y = super().moved(move)
+        y, axis = super().moved(move), self.axis_after(move)
+        if axis is None:
+            raise UnsupportedError(
+                f"expected vectors of log-probabilities along axis {self.along} of "
+                f"{tuple(self.shape)} that stay whole, found {tuple(y.shape)}"
+            )
+        return LogProbabilities.of(y, axis)
+
+    def axis_after(self, move: Move) -> int | None:
+        """The axis of the classes after a move; None where a vector comes apart."""
         size = self.shape[self.along]
         own = [1] * self.dim()
         own[self.along] = size
@@ -48,21 +58,17 @@ class LogProbabilities(BFPValue):
         vector_size = [1 if axis == self.along else n for axis, n in enumerate(self.shape)]
         vectors = torch.arange(math.prod(vector_size), device=self.device).view(vector_size)
         vector = move(vectors.expand(self.shape))
-        for axis, n in enumerate(y.shape):
+        for axis, n in enumerate(vector.shape):
             along = place.transpose(axis, -1)
             whole = n == size and torch.equal(
                 along, torch.arange(n, device=self.device) + 0 * along
             )
             if whole and torch.equal(vector, vector.narrow(axis, 0, 1).expand(vector.shape)):
-                return LogProbabilities.of(y, axis)
-        raise UnsupportedError(
-            f"expected vectors of log-probabilities along axis {self.along} of "
-            f"{tuple(self.shape)} that stay whole, found {tuple(y.shape)}; do this to the logits, "
-            "before log_softmax, or to the values that .dequantize() gives"
-        )
+                return axis
+        return None
 
-    def values(self) -> Tensor:
-        """The log-probabilities as float64: minus the loss of every class (6.2)."""
+    def vectors(self) -> tuple[Tensor, Exponent]:
+        """The logits [vectors, classes], and their exponent or exponents [vectors, 1]."""
         z, exponent = self.resolved()
         if isinstance(exponent, Tensor) and exponent.shape[self.along] > 1:
             z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
@@ -70,12 +76,18 @@ class LogProbabilities(BFPValue):
         if isinstance(exponent, Tensor):
             sizes = [1 if axis == self.along else n for axis, n in enumerate(self.shape)]
             exponent = exponent.expand(sizes).movedim(self.along, -1).reshape(-1, 1)
-        vectors = z.reshape(-1, z.shape[-1]).long()
+        return z.reshape(-1, z.shape[-1]), exponent
+
+    def values(self) -> Tensor:
+        """The log-probabilities as float64: minus the loss of every class (6.2)."""
+        codes, exponent = self.vectors()
+        vectors = codes.long()
         d = vectors.amax(1, keepdim=True) - vectors
         total = softmax.exponentials(d, exponent).sum(1)
         logarithms = softmax.logs(total).to(d.device).view(-1, 1)
         found = class_losses(logarithms, d, exponent)
-        return -(LN_2 * found).view(z.shape).movedim(-1, self.along)
+        size = [n for axis, n in enumerate(self.shape) if axis != self.along]
+        return -(LN_2 * found).view(*size, -1).movedim(-1, self.along)
 
 
 def class_losses(logarithms: Tensor, distances: Tensor, exponent: int | Tensor) -> Tensor:

@@ -161,12 +161,11 @@ class BFPTensor(torch.Tensor):
     def dequantize(self) -> Tensor:
         """The values as float64 (exact for 8- and 16-bit codes and ordinary exponents).
 
-        -inf where a mask excludes them. Where a gradient is recorded for this tensor they carry it:
-        what comes back in floats is rounded once, to bfp32. Of log-probabilities, whose gradient is
-        that by logits, they are an UnsupportedError then.
+        -inf where a mask excludes them. Where a gradient is recorded for this tensor they are
+        float32, as it is to autograd, and carry it: what comes back is rounded once, to bfp32.
         """
         if self.grad_fn is not None and torch.is_grad_enabled():
-            return cast(Tensor, FUNCTIONS[Tensor.dequantize](self))
+            return cast(Tensor, FUNCTIONS[Tensor.dequantize](self)).float()
         return self.value.values()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -186,6 +185,9 @@ class BFPTensor(torch.Tensor):
         """
         if not all(issubclass(kind, Tensor) for kind in types):
             return NotImplemented  # the others say what they are
+        if any(map(_is_loss, args)) and not any(a.dim() for a in args if isinstance(a, Tensor)):
+            real = (FUNCTIONS[Tensor.dequantize](a) if isinstance(a, cls) else a for a in args)
+            return func(*real, **(kwargs or {}))
         handler = FUNCTIONS.get(func)
         if handler is None:
             handler = next((FUNCTIONS[f] for f in of_aten(func) if f in FUNCTIONS), None)
@@ -239,6 +241,11 @@ class BFPTensor(torch.Tensor):
     def as_value(self) -> BFPValue:
         """The value of a detached or cloned tensor."""
         return self.value
+
+
+def _is_loss(argument: object) -> bool:
+    """Whether an argument is a real number with a gradient, as losses of integers are."""
+    return type(argument) is Tensor and argument.requires_grad and not argument.dim()
 
 
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)

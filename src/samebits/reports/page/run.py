@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from samebits.reports.html import Figure, Fold, PageBlock, Paragraph, Section, Table
 from samebits.reports.plots import Curve, line_plots
 from samebits.reports.report import Report, printable, section
-from samebits.train.run.record import CONFIG, ONE_OUTPUT, read_json, read_metrics
+from samebits.train.run.record import CONFIG, ONE_OUTPUT, RESULT, read_json, read_metrics
 from samebits.verification.score import PARTS, TITLES, figure_text, figures_text
 
 TITLE = "Training"
@@ -40,6 +40,7 @@ def run_sections(folder: Path | None) -> list[Section]:
     title = f"Test {TITLES[names[0]]} and mean training loss of every epoch"
     blocks: list[PageBlock] = [
         Paragraph(summary),
+        *_float_islands(folder),
         *_one_output(records),
         Figure(_curves(records, names[0]), summary, title),
         Fold("Every epoch", [_table(records, names)]),
@@ -60,6 +61,12 @@ def run_report(folder: Path, problem: str) -> Report:
         [section(*lines)],
         lambda: [section(*lines, title="The network"), *run_sections(folder)],
     )
+
+
+def _float_islands(folder: Path) -> list[Paragraph]:
+    """Say what a run of integers computed in floats; the file is not trusted."""
+    lines = read_json(folder / RESULT).get("float_islands")
+    return [Paragraph(printable(str(line))) for line in lines] if isinstance(lines, list) else []
 
 
 def _whole(record: Mapping[str, Any]) -> bool:

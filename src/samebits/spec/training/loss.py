@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
 
+from samebits.errors import RangeError
 from samebits.spec import formats
 from samebits.spec.formats import Tensor
-from samebits.spec.training.layers import Array, quantize, wide
-from samebits.spec.training.rows import align, each
+from samebits.spec.training.layers import Array, narrow, quantize, quantize_input, wide, wide_whole
+from samebits.spec.training.rows import align, each, members, plus, rows_of
 
 LOG2_E = 1549082005  # rne(log2(e) * 2**30)
 LN_2 = 0.6931471805599453
@@ -26,6 +27,9 @@ GRID = 28  # of what multiplies -log of a probability
 MANY = 1 << 12  # rows: a mean over so many does not divide on the grid of 6.2
 IGNORED = -100  # the index of rows that do not count, unless another is given
 INFINITE = 1 << 11  # left shifts by more are beyond binary64
+SHARED = 14  # bits of amounts that the classes of a row share
+POWER_MAX = 1 << 10  # of 2, in binary64
+UNIT = -54  # the exponent of products of two powers
 
 
 def power_table(halvings: int) -> list[int]:
@@ -156,6 +160,57 @@ def logits_rows(z: Array) -> list[Row]:
 def log_probabilities(z: Array) -> list[float]:
     """The log-probabilities of logits [N, C, ...], row after row: minus each class's loss (6.6)."""
     return [-(LN_2 * real(r.loss(1, d), -24)) for r in logits_rows(z) for d in r.distances]
+
+
+def log_values(z: Array) -> Array:
+    """Log-probabilities of logits [N, C, ...] as bfp32 (6.6)."""
+    values = [0.0] * len(z.codes)
+    places = (i for row in class_rows(z.shape) for i in row)
+    for i, value in zip(places, log_probabilities(z), strict=True):
+        values[i] = value
+    return replace(quantize_input(values, z.shape, z.by_rows, 32), layer_bits=z.layer_bits)
+
+
+def log_values_backward(z: Array, g: Array) -> Array:
+    """The gradient by the logits of log-probabilities that were computed with (6.6)."""
+    if g.by_rows:
+        g = wide_whole(g.codes, g.shape, g.exponent)
+    g16 = g if g.bits == 16 else narrow(g.codes, g.shape, g.exponent, 16)
+    up = SHARED - (z.shape[1] - 1).bit_length()
+    places = class_rows(z.shape)
+    amounts = [[-g16.codes[i] << up for i in row] for row in places]
+    gradient = [0] * len(z.codes)
+    for at, q in zip(places, weighed_entropy(logits_rows(z), amounts)[0], strict=True):
+        for i, code in zip(at, q, strict=True):
+            gradient[i] = code
+    return Array(gradient, z.shape, plus(g16.exponent, -up), 32)
+
+
+def exponential(z: Array) -> Array:
+    """exp of every element, row by row or of the whole tensor, as bfp32 (6.6)."""
+    own, acc, exponents = each(z.exponent, len(z.codes)), [0] * len(z.codes), [0] * len(z.codes)
+    for at in members(rows_of(z.shape) if z.by_rows else [0] * len(own)).values():
+        row = Row([z.codes[i] for i in at], own[at[0]])
+        n, p = power_of(max(row.codes), row.exponent)
+        for i, power in zip(at, row.powers, strict=True):
+            acc[i], exponents[i] = power * p, UNIT - n
+    found = wide(acc, z.shape, tuple(exponents) if z.by_rows else exponents[0])
+    return replace(found, layer_bits=z.layer_bits)
+
+
+def power_of(code: int, exponent: int) -> tuple[int, int]:
+    """n and p of exp(code * 2**exponent), about p * 2**(-30 - n). RangeError beyond binary64."""
+    v, shift = -code * LOG2_E, min(exponent - 14, INFINITE)
+    v = min(v << shift if shift >= 0 else v >> -shift, POWER_MAX << 16)
+    if v >> 16 < -POWER_MAX:
+        raise RangeError(f"exp of {code} * 2**{exponent} is beyond binary64")
+    return v >> 16, (T1[v >> 8 & 255] * T2[v & 255]) >> 30
+
+
+def exponential_backward(g: Array, y: Array) -> Array:
+    """The gradient times the result (6.6)."""
+    acc = [p * q for p, q in zip(g.codes, y.codes, strict=True)]
+    return wide(acc, g.shape, plus(g.exponent, y.exponent))
 
 
 def cross_entropy(

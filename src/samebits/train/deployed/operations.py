@@ -47,6 +47,7 @@ from samebits.train.operations.gru import GRU
 from samebits.train.operations.indexing import GATHER, INDEXED, PERMUTE, ROLL
 from samebits.train.operations.layer_norm import LAYER_NORM
 from samebits.train.operations.linear import PRODUCTS, as_image, as_input, as_kernel
+from samebits.train.operations.logarithms import EXPONENTIAL, LOG_VALUES
 from samebits.train.operations.lstm import LSTM
 from samebits.train.operations.matmul import MAT_MUL
 from samebits.train.operations.multiplication import MULTIPLY, SCALE
@@ -308,6 +309,8 @@ WITHOUT_FORM: dict[TrainingOperation, str] = {
     DROPOUT: "nothing is dropped in evaluation: call eval() of what drops",
     STATES: "states stay in their layers: read the layers' outputs",
     **dict.fromkeys((TO_REAL, FROM_REAL), _FLOAT),
+    LOG_VALUES: "devices have the logits of log_softmax: take its values apart outside the network",
+    EXPONENTIAL: "devices have exp in a softmax alone: compute it outside the network",
     **dict.fromkeys((CROSS_ENTROPY, WEIGHED_ENTROPY, BINARY_ENTROPY, DIFFERENCE_LOSS), _LOSS),
 }
 """Every other operation of training, and what to do about it in a network to be deployed."""

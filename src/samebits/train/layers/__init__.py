@@ -9,7 +9,7 @@ from samebits.train.layers.affine import (
     EmbeddingBag,
     Linear,
 )
-from samebits.train.layers.base import Holder, Layer, holding, load_state
+from samebits.train.layers.base import Holder, Layer, joined, load_state
 from samebits.train.layers.elementwise import (
     Activation,
     Dropout,
@@ -86,7 +86,7 @@ __all__ = [
     "SoftmaxLayer",
     "StochasticDepth",
     "Upsample",
-    "holding",
+    "joined",
     "load_state",
     "set_step",
     "wide_buffers",

@@ -103,30 +103,31 @@ class Holder(nn.Module):
         return self
 
 
-_HOLDING: dict[type[nn.Module], type[nn.Module]] = {}
+Kind = type[nn.Module]
+_JOINED: dict[tuple[Kind, Kind], Kind] = {}
 
 
-def holding(kind: type[nn.Module]) -> type[nn.Module]:
-    """A class of modules like `kind`, of the same name, whose own parameters are BFP parameters.
+def joined(base: Kind, kind: Kind) -> Kind:
+    """A class of modules like `kind`, of the same name, that are of `base` first.
 
     Always the same one. Raises TypeError for a class that allows no such one.
     """
-    if kind in _HOLDING:
-        return _HOLDING[kind]
+    if (base, kind) in _JOINED:
+        return _JOINED[base, kind]
 
     def reduced(self: nn.Module, protocol: Any) -> Any:
         """The parts that copy and pickle make a module from: no file names this class."""
-        return _empty, (kind,), vars(self)
+        return _empty, (base, kind), self.__getstate__()
 
     inside = {"__module__": kind.__module__, "__reduce_ex__": reduced}
-    _HOLDING[kind] = type(kind.__name__, (Holder, kind), inside)
-    return _HOLDING[kind]
+    _JOINED[base, kind] = type(kind.__name__, (base, kind), inside)
+    return _JOINED[base, kind]
 
 
-def _empty(kind: type[nn.Module]) -> nn.Module:
-    """A module like `kind` without any state."""
-    held = holding(kind)
-    return held.__new__(held)
+def _empty(base: Kind, kind: Kind) -> nn.Module:
+    """A module of a joined class without any state."""
+    made = joined(base, kind)
+    return made.__new__(made)
 
 
 class Layer(Holder):

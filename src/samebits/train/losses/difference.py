@@ -21,6 +21,7 @@ from samebits.train.losses.reduction import (
     reported,
 )
 from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.logarithms import as_values
 from samebits.train.quantize import quantize_real
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue, requantized
@@ -82,6 +83,7 @@ def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: in
         raise UnsupportedError(
             f"{what}: expected a non-empty BFP tensor, found {type(y).__name__} {tuple(y.shape)}"
         )
+    y = as_values(y)
     check_values(what, y)
     return DIFFERENCE_LOSS(y, real_target(what, target, y.shape), bits, measure)
 

@@ -19,6 +19,7 @@ from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import GATHERED, constants
 from samebits.train.operations.copies import copies
+from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
 from samebits.train.tensor import FUNCTIONS, BFPTensor
@@ -109,6 +110,7 @@ def _sliced(x: BFPTensor, parts: tuple[Index, ...]) -> BFPTensor:
     """x at integers and slices, with an axis of size 1 for every None."""
     x = as_bfp(x, "indexing")
     places = tuple(p for p in parts if p is not None)
+    x = as_movable(x, lambda codes: codes[places])
     if len(places) == len(parts):
         return INDEXED(x, places)
     shape = torch.empty(x.shape, device="meta")[parts].shape
@@ -131,6 +133,8 @@ def selected(x: BFPTensor, axis: int, index: Tensor) -> BFPTensor:
             f"indexing: expected at most {MAX_SUMMED} integers, found {index.numel()}"
         )
     places = index.to(x.device).long() % length
+    whole: tuple[Index, ...] = (*[slice(None)] * axis, places)
+    x = as_movable(x, lambda codes: codes[whole])
     if axis == 0:
         return GATHER(x, places)
     y = copies("indexing", x, {axis: places.flatten()})
@@ -279,7 +283,7 @@ def roll(
     if len(by) != len(axes):
         raise UnsupportedError(f"roll: expected an axis for every shift, found {shifts} and {dims}")
     axes = tuple(_axis("roll", axis, x.dim()) for axis in axes)
-    return ROLL(as_bfp(x, "roll"), by, axes)
+    return ROLL(as_movable(as_bfp(x, "roll"), lambda codes: torch.roll(codes, by, axes)), by, axes)
 
 
 def pixel_shuffle(x: BFPTensor, factor: int) -> BFPTensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.logarithms import as_values
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight, moved_part
 
@@ -82,11 +83,5 @@ def as_sums(x: Tensor, where: str) -> BFPTensor:
 
 
 def _computed(x: Tensor, where: str) -> BFPTensor:
-    """x, to compute with. Raises as `as_bfp`, and for log-probabilities."""
-    x = as_bfp(x, where)
-    if x.along is not None:
-        raise UnsupportedError(
-            f"{where}: found log-probabilities, which only nll_loss, cross_entropy, softmax and "
-            "exp take; compute with the logits, before log_softmax"
-        )
-    return x
+    """x, to compute with; of log-probabilities the values. Raises as `as_bfp`."""
+    return as_values(as_bfp(x, where))

@@ -18,6 +18,7 @@ from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import constants
+from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
 from samebits.train.shifts import narrowed
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
@@ -94,7 +95,8 @@ RESHAPE = TrainingOperation("Reshape", _reshaped, _reshaped_gradient)
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
     """The same codes in another shape, row-major (PyTorch's order); sizes as torch takes them."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    return RESHAPE(as_bfp(x, "reshape"), tuple(sizes))
+    x = as_movable(as_bfp(x, "reshape"), lambda codes: codes.reshape(sizes))
+    return RESHAPE(x, tuple(sizes))
 
 
 def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:

@@ -16,6 +16,7 @@ from samebits.spec.training.attention import SOFTMAX_EXPONENT
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import expand, joint_shape
 from samebits.train.operations.indexing import transpose
+from samebits.train.operations.logarithms import EXPONENTIAL
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.scores import LogProbabilities
 from samebits.train.tensor import FUNCTIONS, BFPTensor
@@ -131,13 +132,11 @@ def log_softmax(
 
 
 def exponential(x: BFPTensor) -> BFPTensor:
-    """The softmax that log-probabilities are the logarithm of. UnsupportedError for others."""
-    if x.along is None:
-        raise UnsupportedError(
-            "exp of BFP tensors: expected what log_softmax gives, found another tensor; use an "
-            "activation, or softmax"
-        )
-    return softmax(x, x.along)
+    """exp of every element, bfp32; of log-probabilities the softmax that they are of.
+
+    Raises RangeError where binary64 does not hold one, UnsupportedError for masked values.
+    """
+    return EXPONENTIAL(as_bfp(x, "exp")) if x.along is None else softmax(x, x.along)
 
 
 def _masked(x: BFPValue, allowed: Tensor) -> tuple[BFPValue, tuple[Tensor]]:

@@ -15,11 +15,13 @@ from samebits.train.optim import ROUNDINGS
 from samebits.train.run.schedule import SCHEDULES, Schedule
 from samebits.train.widths import Widths
 
+LATER = ("loss", "keep_float")  # options that records of runs without them may lack
 NUMERICS = ("bfp", "float32")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SHARD_SAMPLES = 32
 _KINDS: dict[str, tuple[type, ...]] = {  # what a field of an annotated type may hold
     "str": (str,),
+    "str | None": (str, type(None)),
     "int": (int,),
     "int | None": (int, type(None)),
     "float": (float, int),
@@ -67,6 +69,8 @@ class TrainConfig:
     clip_norm: float | None = None  # of all gradients together
     clip_value: float | None = None  # of an element of a gradient, before clip_norm
     ema: float | None = None  # decay of the average of the weights; None: no average
+    loss: str | None = None  # a callable's name; None: that of the task
+    keep_float: str | None = None  # paths of modules that stay in float32, with commas between them
 
     def __post_init__(self) -> None:
         """Raises InputError, which names the option, for a type or a value that is not allowed."""
@@ -104,6 +108,11 @@ class TrainConfig:
             raise InputError(f"expected ema, a decay in (0, 1), found {self.ema}")
         if not 0 <= self.label_smoothing <= 1:
             raise InputError(f"expected label smoothing in [0, 1], found {self.label_smoothing}")
+        if self.loss is not None and self.label_smoothing:
+            raise InputError(
+                f"label smoothing {self.label_smoothing}: expected none beside a loss of your own, "
+                f"{self.loss}; smooth the labels there"
+            )
         if not 0 <= self.momentum < 1:
             raise InputError(f"expected momentum in [0, 1), found {self.momentum}")
         if self.nesterov and (self.momentum == 0 or self.optimizer != "sgd"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,20 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_ as clip_torch_norm
 from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
-from samebits.errors import RangeError
+from samebits.errors import InputError, RangeError
 from samebits.train.clip import clip_grad_norm_, clip_grad_value_
 from samebits.train.convert import convert, model_input
 from samebits.train.deferred import deferred_updates
+from samebits.train.islands import float_islands
 from samebits.train.layers import set_step
 from samebits.train.optim import SGD, Adam
 from samebits.train.recording import GraphedModel
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
 from samebits.train.run.exchange import Exchange
-from samebits.train.run.tasks import criterion_of, fitting
+from samebits.train.run.tasks import OwnLoss, criterion_of, fitting
 from samebits.train.run.trace import Recorder
-from samebits.train.tensor import WIDTHS, BFPTensor
+from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.whole import UsualStep, is_plain, usual_step
 from samebits.train.widths import Widths
 
@@ -62,14 +63,19 @@ class Engine:
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
         """The model's input for a batch as one shard, and the loss of its output."""
         images, labels = batch[0], batch[1].to(self._device)
-        if labels.dim() == 2 and not labels.is_floating_point():
+        own = isinstance(self._criterion, OwnLoss)
+        if labels.dim() == 2 and not labels.is_floating_point() and not own:
             # Of every place of a text; criteria have classes second.
             return self.real_input(images), lambda logits: self._criterion(
                 logits.transpose(1, 2), labels
             )
         return self.real_input(images), lambda logits: self._criterion(
-            fitting(logits, labels), labels
+            logits if own else fitting(logits, labels), labels
         )
+
+    def islands(self) -> list[str]:
+        """A line for all that was computed in floats in a network of integers."""
+        return []
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Forward pass only, of a batch as one shard, with the graph for its backward pass."""
@@ -110,8 +116,9 @@ class Float32Engine(Engine):
         device: torch.device = CPU,
         smoothing: float = 0.0,
         task: str = "classification",
+        loss: OwnLoss | None = None,
     ) -> None:
-        super().__init__(model, criterion_of(task, "float32", smoothing), device)
+        super().__init__(model, loss or criterion_of(task, "float32", smoothing), device)
         self._workers, self._settings = workers, settings
         self._replica = workers.replicate(_Steps(self))
         self.optimizer = settings.build(
@@ -171,9 +178,19 @@ class BfpEngine(Engine):
         exponents: str = "tensor",
         widths: Widths = WIDTHS,
         task: str = "classification",
+        loss: OwnLoss | None = None,
+        keep_float: Sequence[str] = (),
     ) -> None:
-        criterion = criterion_of(task, "bfp", smoothing)
-        super().__init__(convert(model, exponents, widths), criterion, device)
+        """Raises InputError for modules in float32 that have parameters, which nothing trains."""
+        criterion = loss or criterion_of(task, "bfp", smoothing)
+        super().__init__(convert(model, exponents, widths, keep_float), criterion, device)
+        real = [n for n, p in self.model.named_parameters() if not isinstance(p, BFPParameter)]
+        if real:
+            raise InputError(
+                f"--keep-float: expected modules without parameters, which the optimizer of a run "
+                f"cannot change in float32, found {real[0]!r}; train this network in a loop of "
+                "your own, with an optimizer of torch for them"
+            )
         self.optimizer = settings.build(
             {"sgd": SGD, "adam": Adam, "adamw": functools.partial(Adam, decoupled=True)},
             list(self.model.parameters()),
@@ -217,6 +234,10 @@ class BfpEngine(Engine):
         for loss in losses:  # in this order: `sum` compensates in some versions of Python
             total += loss
         return total / self._shards
+
+    def islands(self) -> list[str]:
+        own = self._criterion.island() if isinstance(self._criterion, OwnLoss) else []
+        return float_islands(self.model) + own
 
     def _record(self, batch: Batch) -> None:
         """Record a step on batches like this one, where it is a usual one and was not tried."""

@@ -75,7 +75,7 @@ from samebits.train.run.record import (
     write_result,
 )
 from samebits.train.run.structure import KEY, check_network, network_sha256
-from samebits.train.run.tasks import check_architecture
+from samebits.train.run.tasks import OwnLoss, check_architecture
 from samebits.train.run.trace import TraceFile
 from samebits.train.widths import Widths
 
@@ -122,7 +122,8 @@ class TrainResult:
     `wire_bytes_per_step` is what each worker sends to the others (None for float32 and where no
     step was left to do). `fidelity` is what the deployed arithmetic keeps of the outputs of the
     training arithmetic (`ir.fidelity`), None where it is not deployed. `plan` says what the steps
-    keep and compute again, None without a plan.
+    keep and compute again, None without a plan. `float_islands` has a line for every module, and
+    for the loss, that was computed in floats; None where the bits are those of every machine.
     """
 
     accuracy: float | None
@@ -144,6 +145,7 @@ class TrainResult:
     nats_per_token: float | None = None
     metrics: dict[str, float] | None = None
     fidelity: dict[str, Any] | None = None
+    float_islands: list[str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON data."""
@@ -169,10 +171,11 @@ def make_engine(
     workers: Workers = ALONE,
     device: torch.device = CPU,
     task: str = "classification",
+    loss: OwnLoss | None = None,
 ) -> Engine:
     """The numerics of `config` around an initialised float model, on this worker.
 
-    task: of the data, which decides the loss
+    task: of the data, which decides the loss where none is given
     """
     settings = OptimizerSettings(
         config.optimizer,
@@ -187,10 +190,11 @@ def make_engine(
     )
     smoothing = config.label_smoothing
     if config.numerics == "float32":
-        return Float32Engine(model, settings, workers, device, smoothing, task)
+        return Float32Engine(model, settings, workers, device, smoothing, task, loss)
     shards, bits = config.shard_count(), config.gradient_bits
     options = (workers, bits, device, smoothing, config.exponents, Widths.parse(config.widths))
-    return BfpEngine(model, settings, shards, config.seed, *options, task)
+    kept = [path for path in (config.keep_float or "").split(",") if path]
+    return BfpEngine(model, settings, shards, config.seed, *options, task, loss, kept)
 
 
 def train(
@@ -208,6 +212,7 @@ def train(
     workers: Workers | None = None,
     planner: Planner | None = None,
     device: torch.device = CPU,
+    loss: Callable[..., Any] | None = None,
 ) -> TrainResult:
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
@@ -218,6 +223,7 @@ def train(
     `trace`: file for the hash of every tensor of every step (samebits.train.run.trace).
     `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
     and a record of it for the result (samebits.recompute.training), or None for both.
+    `loss`: of outputs and labels, instead of that of the task; `config.loss` is its name.
     `device`: what `device.run_device` gave; in BFP no bit depends on it, and a run may be resumed
     on another one.
     `workers`: what `distributed.join` gave; without it a process that torchrun started joins here.
@@ -231,7 +237,8 @@ def train(
         if workers is None:
             workers = stack.enter_context(join(device=device))
         config.check_workers(workers.size)
-        run = _Run(config, data, out, model, init, reporter or Silent(), workers, device)
+        own = None if loss is None else OwnLoss(loss, str(config.loss))
+        run = _Run(config, data, out, model, init, reporter or Silent(), workers, device, own)
         if planner is not None:
             run.plan_with(planner)
         if workers.first:
@@ -258,6 +265,7 @@ class _Run:
         reporter: Reporter,
         workers: Workers,
         device: torch.device,
+        loss: OwnLoss | None,
     ) -> None:
         self.config, self.data, self.out, self.workers = config, data, out, workers
         self.reporter = reporter if workers.first else Silent()
@@ -270,7 +278,7 @@ class _Run:
             model = build(config.arch, data.input_shape, data.classes)
         initialise(model, config.seed)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.engine = make_engine(config, model, workers, device, data.task)
+        self.engine = make_engine(config, model, workers, device, data.task, loss)
         network = network_sha256(config, self.engine, data.input_shape, data.rows)
         if init is not None:
             load_state(self.engine.model, init, "init")
@@ -281,6 +289,7 @@ class _Run:
             "classes": data.classes,
             "data_sha256": data.sha256(),
             "rate": data.rate,
+            "loss_sha256": None if loss is None else loss.sha256,
             KEY: network,
             "init_sha256": None if init is None else parameter_sha256(init),
             **data.record(),
@@ -526,6 +535,7 @@ class _Run:
             nats_per_token=nats_per_token(classifier, self.data),
             metrics=dict(found.figures) or None,
             fidelity=self._fidelity(classifier, arithmetic),
+            float_islands=self.engine.islands() or None,
         )
 
     def _fidelity(self, classifier: Classifier, arithmetic: str) -> dict[str, Any] | None:
