@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Window, pair
 from samebits.train import advice, hooks, layers
+from samebits.train.callers import CONVERTED
 from samebits.train.given import check_model
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
@@ -229,16 +230,11 @@ def _window(m: Any) -> Window:
     return Window(kernel, stride, padding, m.ceil_mode)
 
 
-def _max_pool(m: nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
-    _require(m.dilation in (1, (1, 1)), f"dilation {m.dilation}, expected 1")
+def _max_pool(m: nn.MaxPool1d | nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
+    _require(m.dilation in (1, (1,), (1, 1)), f"dilation {m.dilation}, expected 1")
     _require(not m.return_indices, "return_indices")
-    return layers.MaxPool2d(_window(m))
-
-
-def _max_pool1d(m: nn.MaxPool1d, name: str, how: Choices) -> nn.Module:
-    _require(m.dilation in (1, (1,)), f"dilation {m.dilation}, expected 1")
-    _require(not m.return_indices, "return_indices")
-    return layers.OverLines(layers.MaxPool2d(_window(m)))
+    pool = layers.MaxPool2d(_window(m))
+    return layers.OverLines(pool) if isinstance(m, nn.MaxPool1d) else pool
 
 
 def _avg_pool1d(m: nn.AvgPool1d, name: str, how: Choices) -> nn.Module:
@@ -367,7 +363,7 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _avg_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,
-    nn.MaxPool1d: _max_pool1d,
+    nn.MaxPool1d: _max_pool,
     nn.AvgPool1d: _avg_pool1d,
     nn.AdaptiveAvgPool1d: _adaptive_pool1d,
     nn.Upsample: _upsample,
@@ -470,6 +466,7 @@ def convert(
         )
     _tie(model, twin)
     twin.register_load_state_dict_pre_hook(refuse_wrong)
+    vars(twin)[CONVERTED] = [layers.Dropout(0.0, next(how.sites))]
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
     twin.input_by_rows = exponents != "tensor"  # type: ignore[assignment]
     return twin

@@ -218,8 +218,10 @@ def linear(
 def _linear(x: BFPTensor, weight: Tensor, bias: Any = None) -> BFPTensor:
     """torch.nn.functional.linear of a module's own parameters, or of other tensors as weight."""
     if isinstance(weight, BFPParameter):
-        check_parameters("linear", weight, bias, 2)
-        return linear(x, weight, bias)
+        own = bias if bias is None or isinstance(bias, BFPParameter) else None
+        check_parameters("linear", weight, own, 2)
+        y = linear(x, weight, own)
+        return y if own is bias else add(y, bias)
     if x.dim() != 2:
         flat = _linear(reshape(x, (-1, x.shape[-1])), weight, bias)
         return reshape(flat, (*x.shape[:-1], -1))
