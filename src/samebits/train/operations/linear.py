@@ -30,6 +30,7 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
+from samebits.train.operations.windows import by_windows
 from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
@@ -238,9 +239,12 @@ def _conv2d(
     dilation: int | Pair = 1,
     groups: int = 1,
 ) -> BFPTensor:
-    """torch.nn.functional.conv2d of a module's own parameters."""
+    """torch.nn.functional.conv2d of a module's own parameters, or of another tensor as weight."""
+    sizes = pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation)
+    if not isinstance(weight, BFPParameter) and not isinstance(padding, str):
+        return by_windows(x, weight, bias, *sizes, groups)
     _check_convolution("conv2d", weight, bias, padding, 4)
-    return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+    return conv2d(x, weight, bias, *sizes, groups)
 
 
 def _conv1d(
