@@ -35,7 +35,7 @@ LAYERS = {
 _STATISTICS = "write nn.LayerNorm or nn.GroupNorm"
 _SCALED = "write nn.LayerNorm or nn.RMSNorm, which divide by a root"
 OPERATIONS = {
-    **dict.fromkeys(("rsqrt", "sqrt", "normalize", "norm", "vector_norm"), _SCALED),
+    **dict.fromkeys(("rsqrt", "sqrt", "norm", "vector_norm"), _SCALED),
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _STATISTICS),
     **dict.fromkeys(("batch_norm", "instance_norm"), "register the layer as a module"),
     "abs": "write relu(x) + relu(-x)",

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+CONVERTED = "functions_dropout"
+"""The attribute of a model that `convert` gave: [the Dropout of functional.dropout in it]."""
 _LAYERS = "samebits.train.layers."  # which put their names before errors themselves
 
 
@@ -39,6 +41,24 @@ def calling_module() -> Caller | None:
         return None
     paths = {id(module): path for path, module in modules[-1].named_modules()}
     return Caller(modules[0], paths.get(id(modules[0])))
+
+
+class ModelCall(NamedTuple):
+    """A call of a model that `convert` gave: the model, and what it was given."""
+
+    model: nn.Module
+    arguments: tuple[Any, ...]
+
+
+def converted_call() -> ModelCall | None:
+    """The innermost call of a model that `convert` gave; None where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        own = frame.f_locals
+        if frame.f_code.co_name == "_call_impl" and CONVERTED in vars(own["self"]):
+            return ModelCall(own["self"], (*own["args"], *own["kwargs"].values()))
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def calling_optimizer() -> torch.optim.Optimizer | None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Window, pair
 from samebits.train import advice, hooks, layers
+from samebits.train.callers import CONVERTED
 from samebits.train.given import check_model
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
 from samebits.train.operations.pointwise import line
 from samebits.train.operations.resampling import MODES, pad
+from samebits.train.roots import eps_of_norm
 from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
@@ -126,11 +128,6 @@ def _conv_transpose(
     return layers.ConvTranspose2d(weight, bias, *image, m.groups)
 
 
-def _adaptive_pool1d(m: nn.AdaptiveAvgPool1d, name: str, how: Choices) -> nn.Module:
-    assert m.output_size is not None
-    return layers.OverLines(layers.AdaptiveAvgPool2d(line(m.output_size)))
-
-
 def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
     modes = sorted({mode for known in MODES.values() for mode in known})
     _require(m.mode in modes, f"mode {m.mode!r}, expected one of {', '.join(modes)}")
@@ -202,6 +199,11 @@ def _rms_norm(m: nn.RMSNorm, name: str, how: Choices) -> nn.Module:
     return layers.LayerNorm(weight, None, m.normalized_shape[0], eps, centred=False)
 
 
+def _root_norm(m: Any, name: str, how: Choices) -> nn.Module:
+    weight, eps = _parameter(m.weight, f"{name}.weight", how), cast(float, eps_of_norm(m))
+    return layers.LayerNorm(weight, None, len(weight), eps, centred=False)
+
+
 def _attention(m: nn.MultiheadAttention, name: str, how: Choices) -> nn.Module:
     _require(m.in_proj_weight is not None, "kdim or vdim other than embed_dim")
     _require(m.bias_k is None and not m.add_zero_attn, "add_bias_kv or add_zero_attn")
@@ -229,31 +231,18 @@ def _window(m: Any) -> Window:
     return Window(kernel, stride, padding, m.ceil_mode)
 
 
-def _max_pool(m: nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
-    _require(m.dilation in (1, (1, 1)), f"dilation {m.dilation}, expected 1")
+def _max_pool(m: nn.MaxPool1d | nn.MaxPool2d, name: str, how: Choices) -> nn.Module:
+    _require(m.dilation in (1, (1,), (1, 1)), f"dilation {m.dilation}, expected 1")
     _require(not m.return_indices, "return_indices")
-    return layers.MaxPool2d(_window(m))
+    pool = layers.MaxPool2d(_window(m))
+    return layers.OverLines(pool) if isinstance(m, nn.MaxPool1d) else pool
 
 
-def _max_pool1d(m: nn.MaxPool1d, name: str, how: Choices) -> nn.Module:
-    _require(m.dilation in (1, (1,)), f"dilation {m.dilation}, expected 1")
-    _require(not m.return_indices, "return_indices")
-    return layers.OverLines(layers.MaxPool2d(_window(m)))
-
-
-def _avg_pool1d(m: nn.AvgPool1d, name: str, how: Choices) -> nn.Module:
-    return layers.OverLines(layers.AvgPool2d(_window(m), m.count_include_pad))
-
-
-def _avg_pool(m: nn.AvgPool2d, name: str, how: Choices) -> nn.Module:
-    divisor = m.divisor_override
+def _avg_pool(m: nn.AvgPool1d | nn.AvgPool2d, name: str, how: Choices) -> nn.Module:
+    divisor: Any = getattr(m, "divisor_override", None)
     _require(divisor is None or divisor > 0, f"divisor_override={divisor}, expected at least 1")
-    return layers.AvgPool2d(_window(m), m.count_include_pad, divisor)
-
-
-def _adaptive_pool(m: nn.AdaptiveAvgPool2d, name: str, how: Choices) -> nn.Module:
-    assert m.output_size is not None
-    return layers.AdaptiveAvgPool2d(m.output_size)
+    pool = layers.AvgPool2d(_window(m), m.count_include_pad, divisor)
+    return layers.OverLines(pool) if isinstance(m, nn.AvgPool1d) else pool
 
 
 def _dropout(m: nn.Dropout, name: str, how: Choices) -> nn.Module:
@@ -366,10 +355,12 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.ELU: lambda m, name, how: layers.Activation("elu", m.alpha),
     nn.MaxPool2d: _max_pool,
     nn.AvgPool2d: _avg_pool,
-    nn.AdaptiveAvgPool2d: _adaptive_pool,
-    nn.MaxPool1d: _max_pool1d,
-    nn.AvgPool1d: _avg_pool1d,
-    nn.AdaptiveAvgPool1d: _adaptive_pool1d,
+    nn.AdaptiveAvgPool2d: lambda m, name, how: layers.AdaptiveAvgPool2d(m.output_size),
+    nn.MaxPool1d: _max_pool,
+    nn.AvgPool1d: _avg_pool,
+    nn.AdaptiveAvgPool1d: lambda m, name, how: layers.OverLines(
+        layers.AdaptiveAvgPool2d(line(m.output_size))
+    ),
     nn.Upsample: _upsample,
     nn.UpsamplingNearest2d: _upsample,
     nn.UpsamplingBilinear2d: _upsample,
@@ -404,8 +395,10 @@ RULES_ELSEWHERE: dict[tuple[str, str], LayerRule] = {
 """Rules by module and class, for packages that nothing here imports."""
 
 
-def _rule_of(kind: type[nn.Module]) -> LayerRule | None:
-    return RULES.get(kind) or RULES_ELSEWHERE.get((kind.__module__, kind.__qualname__))
+def _rule_of(module: nn.Module) -> LayerRule | None:
+    kind = type(module)
+    known = RULES.get(kind) or RULES_ELSEWHERE.get((kind.__module__, kind.__qualname__))
+    return known if known or eps_of_norm(module) is None else _root_norm
 
 
 def convert(
@@ -470,6 +463,7 @@ def convert(
         )
     _tie(model, twin)
     twin.register_load_state_dict_pre_hook(refuse_wrong)
+    vars(twin)[CONVERTED] = [layers.Dropout(0.0, next(how.sites))]
     twin.input_bits = by_layer[INPUT].values  # type: ignore[assignment]
     twin.input_by_rows = exponents != "tensor"  # type: ignore[assignment]
     return twin
@@ -524,7 +518,7 @@ def _convert(
     if name in how.islands:
         done[id(module)] = _island(module, name, how, misfits)
         return done[id(module)]
-    rule = _rule_of(type(module))
+    rule = _rule_of(module)
     inside: dict[str, nn.Module | None] = {}
     twin, refusal = module, hooks.refusal(module, is_layer=rule is not None)
     try:

@@ -24,7 +24,7 @@ from samebits import progress
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
-from samebits.train.layers import Dropout, Layer
+from samebits.train.layers import Dropout, Layer, dropouts
 from samebits.train.layers.base import WHERE
 from samebits.train.operation import TrainingOperation, listening
 from samebits.train.routines import RecordedGraph
@@ -229,12 +229,12 @@ def _recorded(model: nn.Module, x: Tensor) -> tuple[_Tracer, BFPTensor]:
 @contextlib.contextmanager
 def _in_place(model: nn.Module) -> Iterator[None]:
     """Dropouts are where they were after a with block."""
-    dropouts = [m for m in model.modules() if isinstance(m, Dropout)]
-    positions = [{name: getattr(m, name) for name in Dropout.POSITION} for m in dropouts]
+    own = list(dropouts(model))
+    positions = [{name: getattr(m, name) for name in Dropout.POSITION} for m in own]
     try:
         yield
     finally:
-        for module, position in zip(dropouts, positions, strict=True):
+        for module, position in zip(own, positions, strict=True):
             vars(module).update(position)
 
 

@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from compare import assert_same
@@ -74,6 +75,67 @@ class Twice(nn.Module):
 
     def forward(self, y):
         return self.head(self.drop(self.middle(self.drop(y))))
+
+
+class OfFunctions(nn.Module):
+    """A dropout of a layer, and three of functions, one of them for the weights of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.25)
+
+    def forward(self, y):
+        first = functional.dropout(y, 0.25, self.training)
+        second = functional.dropout(y * 1, 0.25, self.training, inplace=True)
+        eye = torch.eye(6) - 1  # a query for every key, which it alone sees
+        third = functional.scaled_dot_product_attention(
+            second, second, second, eye * 2.0**20, dropout_p=0.25 * self.training
+        )
+        return self.drop(y), first, second, third
+
+
+def test_functions_draw_the_masks_of_one_layer_of_the_model():
+    model = convert(nn.Sequential(OfFunctions()))
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        for step in (3, 4, 3):
+            set_step(twin, SEED, step, 0)
+            layer, first, second, third = twin(x)
+            masks = [mask(step, 0, call, 1) for call in range(2)]
+            assert_same(kept(first), masks[0], range(48))
+            assert_same(kept(second), masks[1], range(48))
+            assert_same(kept(layer), mask(step, 0, 0), range(48))
+            words = (philox4x32((i // 4, step, 0, 2), (SEED, 1))[i % 4] for i in range(36))
+            seen = [word >= 1 << 30 for word in words][::7]  # the diagonal
+            rows = [a and seen[at // 8] for at, a in enumerate(masks[1])]
+            assert_same(kept(third), rows, range(48))
+    assert model.eval()(x)[1] is x
+
+
+def test_a_function_drops_in_a_model_alone():
+    with pytest.raises(UnsupportedError, match=r"found p=0\.5 and no such model; call that model"):
+        functional.dropout(x)
+    with pytest.raises(UnsupportedError, match="no such model"):
+        convert(nn.Sequential(OfFunctions()))[0](x)
+
+
+class Drops(nn.Module):
+    """Two layers, and a dropout of a function behind each."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, y):
+        return self.head(functional.dropout(torch.relu(self.first(functional.dropout(y))), 0.25))
+
+
+def test_recomputation_draws_the_masks_of_functions_again():
+    torch.manual_seed(0)
+    model = convert(Drops())
+    planned = copy.deepcopy(model)
+    tape, network = survey(planned, x, lambda y: criterion(y, labels))
+    executor = Executor(tape, network, compile_schedule(network, network.choices()))
+    assert gradients(planned, executor) == gradients(model, model)
 
 
 def gradients(model, forward):

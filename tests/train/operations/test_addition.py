@@ -26,6 +26,16 @@ def of_inplace_operators(x, *others):
 
 
 @pytest.mark.parametrize("kind", ["tensor", "row"])
+def test_addcmul_is_a_sum_with_a_product(kind, realisation):
+    forms = (
+        lambda a, b: torch.addcmul(a, b, a, value=0.3),
+        lambda a, b: a.addcmul(b, a, value=0.3),
+        lambda a, b: a + b * a * 0.3,
+    )
+    forms_agree(forms, *SHAPES, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row"])
 @pytest.mark.parametrize("bits", [8, 32])
 def test_alpha_is_a_product(kind, bits, realisation):
     scaled = (

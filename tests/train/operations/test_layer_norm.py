@@ -181,3 +181,28 @@ def test_norms_of_torch_itself(realisation):
 def test_what_has_no_rule_is_refused(call, message):
     with pytest.raises(UnsupportedError, match=message):
         call(BFPTensor.from_real(torch.ones(2, 6, 3, 2)))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "row"])
+@pytest.mark.parametrize(("shape", "dim"), [((2, 3, 4), -1), ((2, 4, 3), 1), ((3, 5), -1)])
+def test_normalize_is_a_norm_without_a_mean_and_a_product(shape, dim, kind):
+    size = shape[dim]
+
+    def composed(x):
+        y = functional.rms_norm(x.transpose(dim, -1), (size,), None, 1e-24 / size)
+        return (y * size**-0.5).transpose(dim, -1)
+
+    forms_agree((lambda x: functional.normalize(x, dim=dim), composed), shape, kind=kind)
+    x = tensor(shape)
+    real = functional.normalize(x.dequantize(), dim=dim)
+    found = functional.normalize(x, dim=dim).dequantize()
+    assert float((found - real).abs().max()) < 2**-6
+    zero = BFPTensor.from_real(torch.zeros(shape))
+    assert not functional.normalize(zero, dim=dim).dequantize().any()
+
+
+def test_other_norms_are_refused():
+    with pytest.raises(
+        UnsupportedError, match=r"normalize: expected p=2 .* \(2, 3\), found 1.0 and"
+    ):
+        functional.normalize(tensor((2, 3)), p=1.0)

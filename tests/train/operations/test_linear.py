@@ -50,6 +50,29 @@ def test_a_pruned_layer(realisation):
     assert model.bias.grad.shape == (3,)
 
 
+@pytest.mark.parametrize("kind", ["tensor", "row"])
+def test_a_computed_bias_of_a_parameter(kind):
+    """As attention has it whose keys have no bias."""
+
+    class Halved(nn.Linear):
+        def forward(self, x):
+            return functional.linear(x, self.weight, torch.cat([self.bias[:2], torch.zeros(1)]))
+
+    class Added(Halved):
+        def forward(self, x):
+            return functional.linear(x, self.weight) + torch.cat([self.bias[:2], torch.zeros(1)])
+
+    found = []
+    for module in (Halved, Added):
+        torch.manual_seed(0)
+        model = convert(module(4, 3), exponents=kind)
+        out = model(tensor((2, 5, 4), kind))
+        out.backward(tensor((2, 5, 3), kind, 16))
+        found.append((out, model.weight.grad, model.bias.grad))
+    for one, other in zip(*found, strict=True):
+        assert same_parts(one.resolved(), other.resolved())
+
+
 def test_a_constant_weight():
     x, w = tensor((2, 3, 4)), torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
     found = functional.linear(x, w, torch.ones(5))

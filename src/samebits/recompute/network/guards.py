@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from samebits.train.layers import Dropout
+from samebits.train.layers import Dropout, dropouts
 from samebits.train.recording import HOOKS
 from samebits.train.run import trace as recorder
 
@@ -68,7 +68,7 @@ def keep(model: nn.Module) -> Callable[[], None]:
     states = random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002
     attributes = [
         (module, {k: v for k, v in vars(module).items() if not _torchs(k)})
-        for module in model.modules()
+        for module in dict.fromkeys((*model.modules(), *dropouts(model)))
     ]
     contents = [back for _, own in attributes for value in own.values() for back in _inside(value)]
 

@@ -352,6 +352,8 @@ def _without(node: Node, x: list[Array], site: int) -> Array:
             return wide.added(*x)
         case "scale" if is_wide(*x):
             return wide.scaled(first, node.attributes["factor"])
+        case "multiply" if is_wide(*x):
+            return wide.multiplied(*x)
         case "matmul":
             return wide.matmul(x[0], x[1], node.attributes.get("transposed", False))
         case "where":

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from samebits.spec import formats
 from samebits.spec.formats import power
-from samebits.spec.training import attention
+from samebits.spec.training import attention, pointwise
 from samebits.spec.training.layers import Array, Parameter
 from samebits.spec.training.norm import Vectors
 from samebits.spec.training.rows import each
@@ -82,6 +82,14 @@ def scaled(x: Array, factor: float) -> Array:
     """An exact value times the coefficient of a number."""
     m, by = formats.signed_coefficient(factor)
     return replace(x, codes=[c * m for c in x.codes], exponent=x.one_exponent + by)
+
+
+def multiplied(a: Array, b: Array) -> Array:
+    """Products of codes of at most 16 bits, exactly; an axis of size 1 repeats."""
+    whole = tuple(map(max, zip(a.shape, b.shape, strict=True)))
+    both = ([t.codes[i] for i in pointwise.repeated(t.shape, whole)] for t in (a, b))
+    codes = [u * v for u, v in zip(*both, strict=True)]
+    return Array(codes, whole, a.one_exponent + b.one_exponent, 32)
 
 
 def added(*terms: Array) -> Array:

@@ -150,6 +150,12 @@ def scaled(site: None, x: BFPValue, factor: float) -> BFPValue:
     return exact(codes.long() * m, exponent + by, x.bits + abs(m).bit_length())
 
 
+def multiplied(site: None, a: BFPValue, b: BFPValue) -> BFPValue:
+    """Products of codes, of which exact values have 16 bits, exactly; axes of size 1 go along."""
+    (u, e_u), (v, e_v) = a.whole(), b.whole()
+    return exact(u.long() * v, e_u + e_v, _magnitude_bits(a) + _magnitude_bits(b) + 1)
+
+
 def added(site: None, *terms: BFPValue) -> BFPValue:
     """a + b, exactly; a constant that came with 32 bits has 16."""
     own = [t for t in map(constant16, terms) if t is not None]

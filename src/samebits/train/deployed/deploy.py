@@ -26,7 +26,7 @@ from samebits.train.deployed.attention import (
     is_exact,
 )
 from samebits.train.deployed.joined import Joined, frozen_norm, joined_name, norm_of
-from samebits.train.deployed.operations import OF_CELL, Rule, advice, rule_of, without_rule
+from samebits.train.deployed.operations import OF_CELL, WITHOUT_FORM, Rule, rule_of, without_rule
 from samebits.train.deployed.recurrent import CellMemory
 from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import FrozenNorm
@@ -378,7 +378,7 @@ def _is_cell(running: _Running) -> bool:
 
 def _advice(running: _Running, operation: TrainingOperation) -> str:
     """Say what to do about an operation that has no deployed form where it runs."""
-    return OF_CELL if _is_cell(running) else advice(operation)
+    return OF_CELL if _is_cell(running) else WITHOUT_FORM[operation]
 
 
 def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:

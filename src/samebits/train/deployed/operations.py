@@ -247,7 +247,6 @@ class Rule:
             output's
     wide:   the form, without a site, where an operand has more than 8 bits; None: the same
     entry:  what rounds exact operands first, each at a site of its own
-    narrow: whether operands of more than 8 bits have no form
     states: whether it goes from step to step with states, and takes the run's `memory` of them
     """
 
@@ -256,7 +255,6 @@ class Rule:
     chosen: Callable[..., tuple[BFPValue, int | None]] | None = None
     wide: Callable[..., BFPValue] | None = None
     entry: TrainingOperation | None = None
-    narrow: bool = False
     states: bool = False
 
 
@@ -274,7 +272,7 @@ RULES: dict[TrainingOperation, Rule] = {
     INTERPOLATE: Rule(interpolated),
     addition.ADD: Rule(add, wide=wide.added),
     pointwise.CONCAT: Rule(concat),
-    MULTIPLY: Rule(multiply, narrow=True),
+    MULTIPLY: Rule(multiply, wide=wide.multiplied, entry=NARROW16),
     SCALE: Rule(scale, wide=wide.scaled),
     NARROW: Rule(narrow),
     NARROW16: Rule(wide.narrow16),
@@ -296,11 +294,9 @@ def rule_of(operation: TrainingOperation, arguments: Sequence[Any] = ()) -> Rule
     no form."""
     rule = RULES.get(operation)
     is_wide = any(isinstance(x, BFPValue) and x.is_wide for x in arguments)
-    if rule is None or not is_wide:
+    if rule is None or rule.wide is None or not is_wide:
         return rule
-    if rule.narrow:
-        return None
-    return Rule(rule.wide, False) if rule.wide else rule
+    return Rule(rule.wide, False, entry=rule.entry)
 
 
 _FLOAT = "it computes in float32, and devices in integers: leave it out of keep_float"
@@ -314,13 +310,7 @@ WITHOUT_FORM: dict[TrainingOperation, str] = {
     **dict.fromkeys((CROSS_ENTROPY, WEIGHED_ENTROPY, BINARY_ENTROPY, DIFFERENCE_LOSS), _LOSS),
 }
 """Every other operation of training, and what to do about it in a network to be deployed."""
-_WIDE = "an operand has more than 8 bits: put a layer before it"
 OF_CELL = "a cell hands its states to its caller: use the layer, whose states stay in it"
-
-
-def advice(operation: TrainingOperation) -> str:
-    """Say what to do about an operation that has no deployed form, or none of wide operands."""
-    return _WIDE if operation in RULES else WITHOUT_FORM[operation]
 
 
 def without_rule(places: Mapping[str, str]) -> UnsupportedError:

@@ -20,6 +20,7 @@ from samebits.train.layers.elementwise import (
     ReLU6,
     SoftmaxLayer,
     StochasticDepth,
+    dropouts,
     set_step,
 )
 from samebits.train.layers.normalization import BatchNorm, GroupNorm, LayerNorm, wide_buffers
@@ -86,6 +87,7 @@ __all__ = [
     "SoftmaxLayer",
     "StochasticDepth",
     "Upsample",
+    "dropouts",
     "joined",
     "load_state",
     "set_step",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Pair
+from samebits.train.callers import CONVERTED
 from samebits.train.layers.base import Layer
 from samebits.train.operations import activations, pointwise
 from samebits.train.operations.narrow import as_bfp, as_decided, as_sums
@@ -106,9 +107,9 @@ class Dropout(Layer):
             return self.compute(as_decided(x, where))
 
     def compute(self, x: BFPTensor) -> BFPTensor:
-        return pointwise.dropout(x, self.p, self._mask, self.draws(x)) if self.training else x
+        return pointwise.dropout(x, self.p, self.mask, self.draws(x)) if self.training else x
 
-    def _mask(self) -> tuple[Pair, pointwise.Place]:
+    def mask(self) -> tuple[Pair, pointwise.Place]:
         """Key and place of the mask of this call, which it counts."""
         call = self._call()
         return (self.seed, self.site), (self.step, self.shard, call)
@@ -158,10 +159,17 @@ def set_step(model: nn.Module, seed: int, step: int, shard: int) -> None:
     for what, number in (("step", step), ("shard", shard)):
         if not 0 <= number < 1 << 32:
             raise InputError(f"set_step: expected a {what} in [0, 2**32), found {number}")
+    for layer in dropouts(model):
+        layer.seed, layer.step, layer.shard = seed, step, shard
+        layer.counting, layer.calls = False, 0
+
+
+def dropouts(model: nn.Module) -> Iterator[Dropout]:
+    """The dropouts of a model: its layers, and that of functions in a converted one."""
     for module in model.modules():
         if isinstance(module, Dropout):
-            module.seed, module.step, module.shard = seed, step, shard
-            module.counting, module.calls = False, 0
+            yield module
+        yield from vars(module).get(CONVERTED, ())
 
 
 class Rearranged(Layer):

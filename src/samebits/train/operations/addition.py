@@ -88,6 +88,11 @@ def times(value: Any, factor: float) -> Any:
     return (value.double() if isinstance(value, Tensor) else value) * factor
 
 
+def addcmul(x: Any, a: Any, b: Any, *, value: float = 1) -> BFPTensor:
+    """x + value * a * b."""
+    return add(x, multiply(a, b), alpha=value)
+
+
 def subtract(a: Any, b: Any, *, alpha: float = 1) -> BFPTensor:
     """a - alpha * b, as the sum of a and b times -alpha."""
     return add(a, b, alpha=-alpha)
@@ -125,6 +130,8 @@ FUNCTIONS.update(
             ),
             subtract,
         ),
+        torch.addcmul: addcmul,
+        torch.Tensor.addcmul: addcmul,
         torch.rsub: subtract_from,
         torch.Tensor.__rsub__: subtract_from,
         torch.Tensor.sub_: subtract_in_place,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from samebits.train.operations.arrangement import repeat_interleave
 from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp
+from samebits.train.operations.pointwise import functional_dropout
 from samebits.train.operations.softmax import mask, softmax
 from samebits.train.tensor import FUNCTIONS, BFPTensor
 from samebits.train.value import BFPValue
@@ -74,8 +76,8 @@ def scaled_dot_product_attention(
     """As torch.nn.functional has it.
 
     With enable_gqa (Ainslie et al. 2023) several heads of query in a row share one of key and
-    value. Raises UnsupportedError for dropout_p, for attn_mask beside is_causal, and for heads that
-    are no whole number of groups.
+    value; dropout_p is as of `functional_dropout`. Raises UnsupportedError for attn_mask beside
+    is_causal, and for heads that are no whole number of groups.
     """
     if is_causal and attn_mask is not None:
         raise UnsupportedError(
@@ -83,14 +85,9 @@ def scaled_dot_product_attention(
         )
     if enable_gqa:
         key, value = (_of_groups(query, x) for x in (key, value))
-    if dropout_p:
-        raise UnsupportedError(
-            f"scaled_dot_product_attention: expected dropout_p=0, found {dropout_p}: dropout needs "
-            "a number of its own; use torch.nn.MultiheadAttention, or torch.nn.Dropout between "
-            "softmax and product (of Hugging Face's models, configure an attention dropout of 0)"
-        )
     masks = () if attn_mask is None else (attn_mask,)
-    return attention(query, key, value, masks, is_causal, scale)
+    drop = functools.partial(functional_dropout, p=dropout_p) if dropout_p else None
+    return attention(query, key, value, masks, is_causal, scale, drop)
 
 
 def _of_groups(query: BFPTensor, x: BFPTensor) -> BFPTensor:

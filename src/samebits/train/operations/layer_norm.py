@@ -23,6 +23,8 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import affine, normalized
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.indexing import transpose
+from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.operations.products import bias_gradient
@@ -330,6 +332,23 @@ def _instance_norm(
     return _group_norm(x, x.shape[1] if x.dim() > 1 else 1, weight, bias, eps)
 
 
+def _normalize(
+    x: BFPTensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None
+) -> BFPTensor:
+    """torch.nn.functional.normalize: by the root mean square of d elements, times 1 / sqrt(d).
+
+    eps**2 is added to the sum of squares. Raises UnsupportedError for p other than 2.
+    """
+    if p != 2 or not -x.dim() <= dim < x.dim():
+        raise UnsupportedError(
+            f"normalize: expected p=2 and an axis of shape {tuple(x.shape)}, found {p} and {dim}"
+        )
+    rows = transpose(x, dim, -1)
+    size = rows.shape[-1]
+    y = _functional(rows, (size,), None, None, eps * eps / size, False)
+    return transpose(scale(y, size**-0.5), dim, -1)
+
+
 def _beside_cudnn(norm: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
     """The function of torch itself, which has one option more, that changes no value."""
 
@@ -349,6 +368,7 @@ def _beside_cudnn(norm: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
 FUNCTIONS.update(
     {
         functional.layer_norm: _layer_norm,
+        functional.normalize: _normalize,
         functional.rms_norm: _rms_norm,
         functional.group_norm: _group_norm,
         functional.instance_norm: _instance_norm,

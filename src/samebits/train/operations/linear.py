@@ -30,6 +30,7 @@ from samebits.train.operations.products import (
     for_weight,
     weight_gradient,
 )
+from samebits.train.operations.windows import by_windows
 from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
@@ -218,8 +219,10 @@ def linear(
 def _linear(x: BFPTensor, weight: Tensor, bias: Any = None) -> BFPTensor:
     """torch.nn.functional.linear of a module's own parameters, or of other tensors as weight."""
     if isinstance(weight, BFPParameter):
-        check_parameters("linear", weight, bias, 2)
-        return linear(x, weight, bias)
+        own = bias if bias is None or isinstance(bias, BFPParameter) else None
+        check_parameters("linear", weight, own, 2)
+        y = linear(x, weight, own)
+        return y if own is bias else add(y, bias)
     if x.dim() != 2:
         flat = _linear(reshape(x, (-1, x.shape[-1])), weight, bias)
         return reshape(flat, (*x.shape[:-1], -1))
@@ -236,9 +239,12 @@ def _conv2d(
     dilation: int | Pair = 1,
     groups: int = 1,
 ) -> BFPTensor:
-    """torch.nn.functional.conv2d of a module's own parameters."""
+    """torch.nn.functional.conv2d of a module's own parameters, or of another tensor as weight."""
+    sizes = pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation)
+    if not isinstance(weight, BFPParameter) and not isinstance(padding, str):
+        return by_windows(x, weight, bias, *sizes, groups)
     _check_convolution("conv2d", weight, bias, padding, 4)
-    return conv2d(x, weight, bias, pair(stride), pair(padding), pair(dilation), groups)
+    return conv2d(x, weight, bias, *sizes, groups)
 
 
 def _conv1d(

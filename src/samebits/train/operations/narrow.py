@@ -3,10 +3,14 @@ parameters of a user's module as activations (14.5)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
+from samebits.train.callers import converted_call
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.logarithms import as_values
 from samebits.train.tensor import BFPParameter, BFPTensor
@@ -48,20 +52,38 @@ ENTRY = TrainingOperation("Entry", _entry, _entry_gradient)
 def as_bfp(x: Tensor, where: str) -> BFPTensor:
     """x, which has to be a BFP tensor; `where` names the layer that takes it.
 
-    A parameter enters by its codes. Raises UnsupportedError, which says what to do, for a float
-    tensor, and for one that was masked by -inf, which only a softmax takes.
+    A parameter enters by its codes, a float tensor that forward() makes by itself as the input of
+    the model. Raises UnsupportedError, which says what to do, for another float tensor, and for one
+    that was masked by -inf, which only a softmax takes.
     """
     if not isinstance(x, BFPTensor):
-        raise UnsupportedError(
-            f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
-            "quantize the input with BFPTensor.from_real(x)"
-        )
+        x = _made(x, where)
     if x.allowed is not None:
         raise UnsupportedError(
             f"{where}: expected finite values, found a tensor masked by -inf, which only softmax "
             "takes; apply softmax first"
         )
     return ENTRY(x) if isinstance(x, BFPParameter) else x
+
+
+def _made(x: Tensor, where: str) -> BFPTensor:
+    """A float tensor that a model's forward() makes where it is given none. UnsupportedError for
+    others: a model's input has to be quantized."""
+    call = converted_call()
+    given = [] if call is None else tree_leaves(call.arguments)
+    if call is None or any(map(_is_real, given)) or not _is_real(x) or x.requires_grad:
+        raise UnsupportedError(
+            f"{where}: expected a BFPTensor, found {type(x).__name__} of {x.dtype}; "
+            "quantize the input with BFPTensor.from_real(x)"
+        )
+    own: Any = [t.by_rows for t in given if isinstance(t, BFPTensor)] or [call.model.input_by_rows]
+    bits: Any = call.model.input_bits
+    return BFPTensor.from_real(x, f"{where}: constant", any(own), bits)
+
+
+def _is_real(x: Any) -> bool:
+    """Whether x is a tensor of floats."""
+    return isinstance(x, Tensor) and not isinstance(x, BFPTensor) and x.is_floating_point()
 
 
 def as_bfp8(x: Tensor, where: str) -> BFPTensor:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +32,12 @@ from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
 from samebits.train.deferred import defer
 from samebits.train.operation import OperationCall, TrainingOperation
+from samebits.train.operations.addition import add
+from samebits.train.operations.indexing import transpose
+from samebits.train.operations.layer_norm import group_norm
+from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import over_lines
+from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Rounded, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
@@ -339,7 +344,10 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> BFPTensor:
     """torch.nn.functional.batch_norm in a subclass of BatchNorm, whose parameters and buffers
-    `convert` has made those of training. Raises UnsupportedError for others."""
+    `convert` has made those of training, or without running statistics. Raises UnsupportedError for
+    others."""
+    if training and running_mean is None and running_var is None:
+        return _of_its_own(input, weight, bias, eps)
     own = [p for p in (weight, bias) if isinstance(p, BFPParameter)]
     running = [b for b in (running_mean, running_var) if b is not None and b.dtype == torch.float64]
     if len(own) < 2 or len(running) < 2 or not isinstance(momentum, int | float):
@@ -355,6 +363,19 @@ def _batch_norm(
 
     x = as_bfp8(input, "batch_norm")
     return over_lines(x, compute) if x.dim() == 3 else compute(x)
+
+
+def _of_its_own(x: BFPTensor, weight: Any, bias: Any, eps: float) -> BFPTensor:
+    """Every channel of [n, c, ...] by its own mean and deviation, times weight plus bias [c].
+
+    As group norm has it of one sample.
+    """
+    y = transpose(x, 0, 1)
+    channels = (1, x.shape[1], -1)
+    normal = group_norm(as_bfp8(reshape(y, channels), "batch_norm"), x.shape[1], None, None, eps)
+    for operation, vector in ((multiply, weight), (add, bias)):
+        normal = normal if vector is None else operation(normal, vector.reshape(channels))
+    return transpose(reshape(normal, y.shape), 0, 1)
 
 
 FUNCTIONS[torch.nn.functional.batch_norm] = _batch_norm

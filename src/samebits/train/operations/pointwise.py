@@ -16,6 +16,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import Pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
+from samebits.train.callers import CONVERTED, converted_call
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import constants
 from samebits.train.operations.logarithms import as_movable
@@ -266,17 +267,25 @@ def _embedding(
 FUNCTIONS[torch.nn.functional.embedding] = _embedding
 
 
-def _dropout(
+def functional_dropout(
     x: BFPTensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> BFPTensor:
-    """torch.nn.functional.dropout where it is the identity. Raises UnsupportedError where not."""
-    if training and p:
+    """torch.nn.functional.dropout, by the masks of the converted model that calls it.
+
+    Raises UnsupportedError outside of one, and for p = 1.
+    """
+    if not training or not p:
+        return x
+    call = converted_call()
+    if call is None or not 0 < p < 1:
         raise UnsupportedError(
-            "dropout: expected p=0 or training=False of the function, which has no number for its "
-            "masks; use torch.nn.Dropout in the module (of Hugging Face's models, configure an "
-            "attention dropout of 0)"
+            f"dropout: expected p below 1, in the forward() of the model that convert gave, which "
+            f"numbers the masks, found p={p}{'' if call else ' and no such model'}; call that "
+            "model itself, or use torch.nn.Dropout in the module"
         )
-    return x
+    (layer,) = vars(call.model)[CONVERTED]
+    y = dropout(x, p, layer.mask)
+    return x.replaced_by(y) if inplace else y
 
 
-FUNCTIONS[torch.nn.functional.dropout] = _dropout
+FUNCTIONS.update(dict.fromkeys((torch.nn.functional.dropout, torch.dropout), functional_dropout))
