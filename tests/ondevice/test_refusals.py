@@ -126,6 +126,7 @@ def test_a_layer_that_is_called_twice_is_named(layer):
     [
         *({"optimizer": "adam"}, {"momentum": 0.0}, {"nesterov": True}, {"exponents": "row"}),
         *({"clip_norm": 1.0}, {"label_smoothing": 0.1}, {"rounding": "nearest"}),
+        *({"loss": "own.py:focal"}, {"keep_float": "0"}),
     ],
 )
 def test_an_option_that_steps_in_c_do_not_follow_is_named(options):

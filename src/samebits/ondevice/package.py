@@ -131,7 +131,7 @@ def _check_options(config: TrainConfig) -> None:
     usual = TrainConfig(config.data, config.arch)
     for name in (
         *("numerics", "optimizer", "nesterov", "gradient_bits", "exponents", "widths", "rounding"),
-        *("label_smoothing", "clip_norm", "clip_value", "ema"),
+        *("label_smoothing", "clip_norm", "clip_value", "ema", "loss", "keep_float"),
     ):
         found, expected = getattr(config, name), getattr(usual, name)
         if found != expected:
