@@ -62,7 +62,7 @@ def random_network(seed, longest):
             )
         )
     loss = Loss(2, 4, 6, rng.choice([4, 8]))
-    network = PassNetwork(tuple(layers), len(layers) - 1, loss, rng.random() < 0.3)
+    network = PassNetwork(tuple(layers), len(layers) - 1, loss)
     rooted = [replace(x, needs=tuple(sorted(network.roots(x.needs)))) for x in layers]
     costs = [0] + [rng.randrange(9) for _ in layers[1:]]
     return replace(network, layers=tuple(rooted)), costs

@@ -49,14 +49,6 @@ class StoragePlan:
     smallest: int
     least: frozenset[int]
 
-    def __str__(self) -> str:
-        again, cost = len(self.outcome.again), self.outcome.cost / 1e6
-        return (
-            f"peak {self.outcome.peak:,} bytes of {self.everything:,} within {self.budget:,}: "
-            f"{again} operators run again, {cost:,.1f} us, and at least {self.bound / 1e6:,.1f} us "
-            "in any plan"
-        )
-
 
 class StoragePlanner:
     """Plans a step within any budget.
@@ -100,11 +92,6 @@ class StoragePlanner:
         best, bound = self._any(limit) if self.few else self._within(limit)
         best = best or self.smallest()
         return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
-
-    def plan_of(self, kept: frozenset[int]) -> StoragePlan:
-        """The plan that keeps these storages, whatever it takes and costs."""
-        outcome = self.outcome(kept)
-        return self._plan(outcome, outcome.peak, 0)
 
     def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
         everything, least = self.everything.peak, self.least
