@@ -77,7 +77,7 @@ def main(out, names):
             config = TrainConfig(data="made", arch="net", **changes)
             planner = None
             if name.startswith("planned"):
-                budget = "90%" if config.numerics == "float32" else None
+                budget = "90%" if config.numerics == "float32" else "99.9%"
                 planner = Planner.of_option(config, "auto", "server-gpu", budget, workers.size)
             torch.manual_seed(1)  # of dropout in float32
             train(config, data(), out / name, model=Net(), workers=workers, planner=planner)
