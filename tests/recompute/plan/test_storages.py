@@ -13,10 +13,10 @@ from recompute_nets import make
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan import storages
 from samebits.recompute.plan.facts import StepFacts, StepNode
-from samebits.recompute.plan.planner import LARGEST, SOLVED, STEPS
+from samebits.recompute.plan.planner import SOLVED, STEPS
 from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
 from samebits.recompute.plan.simulation import simulate
-from samebits.recompute.plan.storages import StoragePlanner
+from samebits.recompute.plan.storages import MANY, StoragePlanner
 from samebits.recompute.run.profile import survey
 
 
@@ -78,7 +78,7 @@ def every_choice(step):
 
 
 def planner_of(step, **options):
-    limits = {"largest": LARGEST, "node_limit": SOLVED}
+    limits = {"largest": MANY, "node_limit": SOLVED}
     return StoragePlanner(step.facts, STEPS, **{**limits, **options})
 
 

@@ -28,6 +28,7 @@ class CapturedStep:
     """
 
     everything: int | None = None
+    largest = 600
 
     def __init__(self, captured: Captured, batch: Tensor | None) -> None:
         facts = self.facts = captured.facts

@@ -28,11 +28,10 @@ from samebits.recompute.plan.plan import Decision, Plan
 from samebits.recompute.plan.rule import UNREAD, Sides
 from samebits.recompute.plan.schedule import PassStep, compile_schedule
 from samebits.recompute.plan.simulation import Outcome
-from samebits.recompute.plan.storages import StoragePlanner, never
+from samebits.recompute.plan.storages import MANY, StoragePlanner, never
 
 STEPS = 150_000  # nodes that a search simulates
-LARGEST = 120  # nodes of a pass whose relaxation keeps storages as a whole
-SOLVED = 100  # nodes of the solver, for each candidate
+SOLVED = 100  # nodes of the solver, for each candidate; a fifth of them for many forward nodes
 
 
 class TimeLimit:
@@ -55,11 +54,13 @@ class PlannedStep(Protocol):
     """A step's facts, and the sub-layers (captured: operators) that its plans speak of.
 
     everything: bytes of storing everything, None for those of the facts
+    largest:    number of forward nodes up to which the relaxation keeps storages as a whole
     """
 
     network: PassNetwork
     facts: StepFacts
     everything: int | None
+    largest: int
 
     def rule(self, device: Device) -> Mapping[int, Sides]:
         """The local rule's decisions, by value."""
@@ -157,7 +158,8 @@ def decide(
 
 
 def _planner(step: PlannedStep, expired: Callable[[], bool] = never) -> StoragePlanner:
-    return StoragePlanner(step.facts, STEPS, expired, LARGEST, node_limit=SOLVED)
+    nodes = SOLVED if len(step.facts.forward) <= MANY else SOLVED // 5
+    return StoragePlanner(step.facts, STEPS, expired, step.largest, node_limit=nodes)
 
 
 def least_peak(step: PlannedStep, searched: bool) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from samebits.recompute.plan.facts import StepFacts, StepNode
 from samebits.recompute.plan.rule import Sides, local_rule
 from samebits.recompute.plan.simulation import Moment, Outcome
 from samebits.recompute.plan.simulation import simulate as simulate_step
+from samebits.recompute.plan.storages import MANY
 
 ActionKind = Literal[
     "forward",
@@ -136,6 +137,7 @@ class PassStep:
             whole=True,
             beside={i: frozenset(network.roots(layer.needs)) for i, layer in enumerate(layers)},
         )
+        self.largest = MANY
         self.everything: int | None = None
         if paired:
             self.everything = peak(network, compile_schedule(network, ())) + earlier

@@ -23,7 +23,8 @@ from samebits.recompute.plan.facts import StepFacts
 from samebits.recompute.plan.relaxation import Relaxation
 from samebits.recompute.plan.simulation import Outcome, simulate
 
-ROUNDS = 24  # candidates; half of them where the relaxation is one of real numbers
+ROUNDS = 24  # candidates; half of them for many forward nodes
+MANY = 120  # forward nodes
 STEPS = 1_000_000  # nodes simulated before improving ends
 EVERY = 10  # storages of which all choices are tried
 FEW = 24  # forward nodes whose smallest peak is sought with storages kept as a whole
@@ -69,7 +70,7 @@ class StoragePlanner:
     ) -> None:
         self.facts, self.steps, self.left, self.expired = facts, steps, steps, expired
         self.relaxation = Relaxation(facts, len(facts.forward) <= largest, **limits)
-        self.rounds = ROUNDS if self.relaxation.whole else ROUNDS // 2
+        self.rounds = ROUNDS if len(facts.forward) <= MANY else ROUNDS // 2
         self.tried: dict[frozenset[int], Outcome] = {}
         self.everything = self.outcome(facts.saved)
 
