@@ -10,8 +10,8 @@ what says two; "paired" defers weight gradients to a second one.
     OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --out runs/bench_recompute.json
 
 With --times it measures this machine as `samebits device` does instead, and prints by which factor
-the modelled time of each sub-layer's forward pass misses the measured one, median and worst, over
-the architectures of `samebits train` and a transformer (`runs/bench_times.json`):
+the modelled time of each operator of a captured forward pass misses the measured one, median and
+worst, over the architectures of `samebits train` and a transformer (`runs/bench_times.json`):
 
     OMP_NUM_THREADS=1 python benchmarks/bench_recompute.py --times --out runs/bench_times.json
 """
@@ -32,18 +32,24 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import machine
+import samebits as sb
 from samebits.errors import InputError
 from samebits.numerics import philox
-from samebits.recompute.network.graph import AnyTape
+from samebits.recompute.capture.costs import measured_times
+from samebits.recompute.capture.decisions import CapturedStep
+from samebits.recompute.capture.step import BudgetStep
+from samebits.recompute.network.graph import GraphTape
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import balance, predicted_balance
-from samebits.recompute.plan.cost import Device, find_device, times
+from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.measure import measure_device
+from samebits.recompute.plan.plan import Plan
+from samebits.recompute.plan.planner import decide
 from samebits.recompute.plan.schedule import Action, compile_schedule, peak
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.memory import step_peak
 from samebits.recompute.run.profile import survey
-from samebits.recompute.run.timing import factors, measured_times
+from samebits.recompute.run.timing import factors
 from samebits.recompute.training import Planner, earlier_gradients
 from samebits.train.architectures import BasicBlock, build, initialise
 from samebits.train.run.config import TrainConfig
@@ -108,7 +114,7 @@ def network_of() -> nn.Sequential:
     return model
 
 
-def float_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
+def float_variants(samples: int, budgets: list[float]) -> Iterator[Variant]:
     """float32: PyTorch's ways and ours."""
     x, labels = batch_of(samples)
     criterion = nn.CrossEntropyLoss()
@@ -130,33 +136,22 @@ def float_variants(samples: int, budgets: list[float], device: Device) -> Iterat
 
     yield Variant("float32, torch.utils.checkpoint per block", step(per_block), blocks)
     model = network_of()
-    config = TrainConfig("random", "six blocks", numerics="float32", batch=samples)
-    tape, network = survey(model, x, lambda logits: criterion(logits, labels))
-    for name, bytes_ in plans_of(budgets, network):
-        plan = Planner(config, device, bytes_).plan(network)
-        predicted = plan.peak - network.layers[0].size
-        run = Executor(tape, network, plan.schedule(network))
-        yield Variant(f"float32, plan {name}", step(run), model, predicted)
-    run, load, predicted = paired_of(tape, network, device, "float32")
-    name = "float32, everything stored, paired"
-    yield Variant(name, step(run), model, predicted, paired=(run, load))
+    for budget in budgets:
+        made = sb.within(model, criterion, (x, labels), budget=int(budget * MIB), fallback="error")
+
+        def planned(made: BudgetStep = made) -> None:
+            made(x, labels).backward()
+
+        name = f"float32, plan of {budget:g} MiB"
+        yield Variant(name, planned, model, made.plans[0].peak)
 
 
-def paired_of(
-    tape: AnyTape, network: PassNetwork, device: Device, numerics: str
-) -> tuple[Executor, float, int]:
+def paired_of(tape: GraphTape, network: PassNetwork, device: Device) -> tuple[Executor, float, int]:
     """Everything stored, weight gradients deferred: what runs it, load balance, peak."""
     schedule = compile_schedule(network, (), paired=True)
-    load = predicted_balance(network, schedule, device, numerics).load
+    load = predicted_balance(network, schedule, device).load
     predicted = peak(network, schedule) - network.layers[0].size
     return Executor(tape, network, schedule), load, predicted
-
-
-def plans_of(budgets: list[float], network: PassNetwork) -> Iterator[tuple[str, int]]:
-    """Names and bytes of budgets: with the input, which a plan counts."""
-    size = network.layers[0].size
-    for budget in budgets:
-        yield f"of {budget:g} MiB", int(budget * MIB) + size
 
 
 def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
@@ -183,7 +178,7 @@ def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator
     stored, model = "BFP, everything stored", engine.model
     yield Variant(stored, step(model), model)
     yield Variant(f"{stored}, 2 threads", step(model), model, threads=2)
-    run, load, predicted = paired_of(tape, network, device, "bfp")
+    run, load, predicted = paired_of(tape, network, device)
     predicted += earlier_gradients(network, shards)
     yield Variant(f"{stored}, paired", step(run), model, predicted, paired=(run, load))
     for budget in budgets:
@@ -263,6 +258,20 @@ def timed_networks() -> Iterator[tuple[str, nn.Module, Tensor]]:
     yield "transformer", blocks, batch_of(64)[0].view(-1, 128)[: 8 * 64].view(8, 64, 128)
 
 
+def captured(
+    model: nn.Module, x: Tensor, device: Device, repeats: int
+) -> tuple[CapturedStep, list[int]]:
+    """A captured step, and the measured times of its forward operators in picoseconds."""
+    found: list[tuple[CapturedStep, list[int]]] = []
+
+    def choose(step: CapturedStep) -> Plan:
+        found.append((step, measured_times(step.calls, repeats / 1000)))
+        return decide(step, device, arch="", numerics="float32", budget=None)
+
+    BudgetStep(model.train(), torch.sum, device, choose).prepare(x)
+    return found[0]
+
+
 def calibration(repeats: int) -> list[dict[str, Any]]:
     """Modelled and measured times of every operation; prints a table of the factors."""
     device = measure_device()
@@ -272,19 +281,16 @@ def calibration(repeats: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, model, x in timed_networks():
         initialise(model, 0)
-        tape, network = survey(model, x, torch.sum)
-        modelled = times(network, device, "float32")
-        measured = measured_times(tape, network, x, repeats)
-        found = factors(modelled, measured)
+        step, measured = captured(model, x, device, repeats)
+        found = factors([node.cost for node in step.facts.forward], measured)
         worst = max(range(len(found)), key=found.__getitem__)
-        kind = network.layers[worst + 1].kind
-        median = statistics.median(found)
+        median, kind = statistics.median(found), step.facts.forward[worst].kind
         print(f"| {name} | {len(found)} | {median:.2f} | {found[worst]:.1f} | {kind} |")
-        for layer, model_ps, taken_ps, factor in zip(
-            network.layers[1:], modelled[1:], measured[1:], found, strict=True
+        for layer, node, taken_ps, factor in zip(
+            step.network.layers[1:], step.facts.forward, measured, found, strict=True
         ):
             row = {"network": name, "name": layer.name, "kind": layer.kind, "factor": factor}
-            rows.append({**row, "modelled_ps": model_ps, "measured_ps": taken_ps})
+            rows.append({**row, "modelled_ps": node.cost, "measured_ps": taken_ps})
     every = [row["factor"] for row in rows]
     print(f"| all | {len(every)} | {statistics.median(every):.2f} | {max(every):.1f} | |")
     return rows
@@ -308,7 +314,7 @@ def main() -> None:
             machine.write_record(given.out, threads=torch.get_num_threads(), rows=rows)
         return
     device = find_device(given.device)
-    variants = list(float_variants(given.batch, given.budgets, device))
+    variants = list(float_variants(given.batch, given.budgets))
     variants += bfp_variants(given.batch, given.bfp_budgets, device)
     variants += compiled_variants(given.batch, given.compile)
     measure(variants, given.rounds)

@@ -17,7 +17,6 @@ import process_states
 import samebits as sb
 from process_states import ROUNDING, SETTLED, STATES, computed
 from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.network.trace import trace
 from samebits.settled import check_thread, check_threads, is_traced
 
 
@@ -136,13 +135,6 @@ def test_an_export_is_none_of_other_threads():
     sb.load(module, example=torch.ones(1, 2))
     assert (True, False) in seen
     assert not any(traced for _, traced in seen)
-
-
-def test_a_plan_does_not_hear_modules_of_other_threads():
-    other, seen = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), []
-    tape = trace(Outer(lambda: seen.append(other(torch.ones(1, 2)))), torch.ones(1, 2))
-    assert [call.name for call in tape.calls] == ["input", "inner"]
-    assert [type(y) for y in seen] == [torch.Tensor]
 
 
 @pytest.mark.slow

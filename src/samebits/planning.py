@@ -36,7 +36,8 @@ def plan(
 ) -> MemoryPlan:
     """Which results a training step keeps and which it computes again. No plan changes a bit.
 
-    Runs one step with everything stored, to know what its sub-layers keep.
+    Runs one step with everything stored, to know what its sub-layers keep; in float32 that is a
+    step of eager PyTorch, and the sub-layers are its operators.
 
     source:  a torch.nn.Module, converted or not, with an `example` batch (a tensor); an
              architecture of `fit` by name, with numerics (bfp), batch, shards, input_shape
@@ -44,7 +45,7 @@ def plan(
     budget:  bytes a pass may hold: a number, 3M, 1.5G (powers of 1024), or 40% of what storing
              everything takes. None: each result by itself, by the local rule
     device:  a device's name, or a file that `measure_device` wrote
-    backward: sequential, or paired (weight gradients in a second thread)
+    backward: sequential, or, in BFP, paired (weight gradients in a second thread)
     loss:    of a module's output; by default one of all its elements
     time_limit: seconds after which the search within a budget ends with the best plan so far, which
              then depends on the machine's speed. None: a number of steps, the same everywhere
@@ -54,7 +55,7 @@ def plan(
     """
     from samebits.recompute.front import plan_architecture, plan_module
     from samebits.recompute.plan.plan import read_plan
-    from samebits.reports.recompute import captured_picture, memory_picture
+    from samebits.reports.recompute import memory_picture
 
     arch_options: dict[str, Any] = {
         "numerics": numerics,
@@ -81,12 +82,8 @@ def plan(
         else:
             refuse(**arch_options)
             made = plan_module(source, example, loss, device, budget, backward, time_limit)
-    picture: Callable[[], bytes] | None = None
-    if made.step is not None:
-        picture = functools.partial(captured_picture, made.step, made.plan)
-    elif made.network is not None:
-        picture = functools.partial(memory_picture, made.network, made.plan, made.device)
-    return MemoryPlan(made.plan, picture, made.executor)
+    picture = functools.partial(memory_picture, made.facts, made.plan)
+    return MemoryPlan(made.plan, picture, made.forward, made.step)
 
 
 @settled

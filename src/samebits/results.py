@@ -472,14 +472,15 @@ class MemoryPlan(Reported):
     plan:    the decision for every sub-layer, and the figures
     picture: memory over the time of a pass, SVG; drawn when it is called. None for a plan that was
              read from a file
-    forward: takes the module's place in training steps under the plan; its backward pass
-             recomputes. None where there is no module, and for a plan of operators, which
-             `sb.within` executes
+    forward: of a module in BFP: takes its place in training steps under the plan
+    step:    of a module in float32: computes the loss of a batch under the plan, as the function
+             of `sb.within` does
     """
 
     plan: Plan
     picture: Callable[[], bytes] | None = None
     forward: Callable[..., Any] | None = None
+    step: Callable[..., Any] | None = None
 
     def save(self, path: str | Path) -> Path:
         """Write the plan, for `samebits train --plan FILE`."""

@@ -43,7 +43,11 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
     assert share["budget"] == 99 * everything["store_all"] // 100
     assert "dropped" in done.out
     assert "load balance" not in done.out
-    assert "(load balance 0." in samebits(*plan(numerics, "--backward", "paired")).out
+    paired = samebits(*plan(numerics, "--backward", "paired"))
+    if numerics == "bfp":
+        assert "(load balance 0." in paired.out
+    else:
+        refused(paired, "--backward paired: expected numerics bfp, whose gradients of weights are")
     assert f"% of the {everything['store_all']:,} with everything stored" in done.out
     assert (tmp_path / "plan.svg").read_bytes().count(b"<svg") == 1
     limits = {"auto": everything["store_all"], "paired": 2 * everything["store_all"]}
@@ -52,7 +56,7 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
         ("budget", ("--memory-budget", budget, "--trace", traces[1])),
         ("file", ("--plan", tmp_path / "plan.json")),
         ("paired", ("--plan", "auto", "--backward", "paired", "--trace", traces[2])),
-    ):
+    )[: 4 if numerics == "bfp" else 3]:
         out = tmp_path / name
         planned = json.loads(samebits(*train(npz, out, numerics, *options)).out)
         assert planned["sha256"] == stored["sha256"]
@@ -63,7 +67,7 @@ def test_training_under_a_plan_gives_the_same_parameters(samebits, npz, tmp_path
             assert planned["plan"]["recomputed"] > 0
         assert planned["plan"]["backward"] == ("paired" if paired else "sequential")
         assert (planned["plan"]["load_balance"] > 0.5) == paired
-    assert len({trace.read_text() for trace in traces}) == 1
+    assert len({trace.read_text() for trace in traces if trace.exists()}) == 1
 
 
 def test_a_run_goes_on_under_another_plan(samebits, npz, tmp_path, numerics):
@@ -163,7 +167,6 @@ def test_bad_plans_are_refused(samebits, npz, tmp_path):
     refused(samebits(*plan("bfp", "--memory-budget", 1)), "expected at least")
     refused(samebits(*plan("bfp", "--input", "1,x")), "--input: expected sizes such as 3,32,32")
     refused(samebits(*plan("bfp", "--device", "abacus")), "abacus: no such device")
-    refused(samebits(*plan("float32", "--arch", "lstm")), "train without a plan")
     assert samebits(*plan("bfp", "--arch", "lstm")).code == 0  # an operation may give two values
 
 

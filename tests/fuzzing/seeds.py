@@ -249,7 +249,6 @@ def plan() -> Iterator[bytes]:
             PassNetwork(layers, len(layers) - 1),
             device,
             arch="mlp",
-            numerics="bfp",
             backward=backward,
         )
         with tempfile.TemporaryDirectory() as folder:

@@ -1,20 +1,21 @@
 from dataclasses import replace
 
 from recompute_nets import make
-from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.cost import find_device, times
 from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.schedule import PassStep
 from samebits.recompute.run.profile import survey
 from samebits.reports.html import render_page
 from samebits.reports.recompute import memory_picture, plan_rows, plan_section, plan_summary
 
 
 def planned(budget=None, backward="sequential"):
-    case = make("resnet8", "float32")
+    case = make("resnet8", "bfp")
     _, network = survey(case.model, case.inputs, case.loss)
     device = find_device("laptop-cpu")
-    options = {"arch": "resnet8", "numerics": "float32", "backward": backward}
+    options = {"arch": "resnet8", "backward": backward}
     plan = make_plan(network, device, budget=budget, **options)
-    return network, plan, device
+    return network, plan, PassStep(network, times(network, device), backward == "paired")
 
 
 def test_a_row_per_sub_layer():
@@ -22,7 +23,7 @@ def test_a_row_per_sub_layer():
     columns, rows = plan_rows(plan)
     assert {len(row) for row in rows} == {len(columns)}
     assert [row[0] for row in rows] == [layer.name for layer in network.layers]
-    assert rows[0] == ("input", "input", "3,072", "stored", *[""] * 5, "the input")
+    assert rows[0] == ("input", "input", "768", "stored", *[""] * 5, "the input")
     assert {row[3] for row in rows} == {"stored", "dropped"}
 
 
@@ -48,8 +49,8 @@ def test_the_summary_of_a_paired_plan_has_its_load_balance():
 
 
 def test_the_section_of_a_report():
-    network, plan, device = planned()
-    picture = memory_picture(network, plan, device)
+    _, plan, step = planned()
+    picture = memory_picture(step, plan)
     section = plan_section(plan, picture)
     page = render_page("title", "lead", [section])
     assert "Recompute or store" in page
@@ -58,7 +59,8 @@ def test_the_section_of_a_report():
 
 
 def test_the_picture_is_the_same_every_time():
-    first = memory_picture(*planned())
-    assert first == memory_picture(*planned())
+    _, plan, step = planned()
+    first = memory_picture(step, plan)
+    assert first == memory_picture(step, plan)
     assert first.startswith(b"<?xml")
     assert first.count(b"<path") > 3

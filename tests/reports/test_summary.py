@@ -334,9 +334,9 @@ def test_a_training_trace(run):
 
 
 def test_a_plan(tmp_path):
-    case = make("resnet8", "float32")
+    case = make("resnet8", "bfp")
     _, network = survey(case.model, case.inputs, case.loss)
-    options = {"arch": "resnet8", "numerics": "float32", "backward": "sequential"}
+    options = {"arch": "resnet8", "backward": "sequential"}
     plan = make_plan(network, find_device("laptop-cpu"), budget=None, **options)
     path = tmp_path / "p.json"
     write_plan(path, plan)
@@ -344,7 +344,7 @@ def test_a_plan(tmp_path):
     text = str(summarize(path))
     assert text.startswith(
         f"{path}: plan\n\n"
-        f"for resnet8 in float32, {plan.samples} samples a pass, on {plan.device}\n"
+        f"for resnet8 in bfp, {plan.samples} samples a pass, on {plan.device}\n"
         "budget: none\n"
         f"results of sub-layers: {kept} kept, {len(plan.layers) - kept} dropped\n"
         "backward pass: sequential\n"

@@ -47,7 +47,7 @@ def same(a, b, what):
 
 
 def schedule(network):
-    plan = make_plan(network, find_device("laptop-cpu"), arch="", numerics="bfp", budget=None)
+    plan = make_plan(network, find_device("laptop-cpu"), arch="", budget=None)
     return plan.schedule(network)
 
 

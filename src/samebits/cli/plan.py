@@ -38,8 +38,8 @@ def plan_command(
         str,
         typer.Option(
             metavar="ORDER",
-            help="Order of the backward pass: sequential, or paired (weight gradients in a second "
-            "thread, beside the next activation gradient).",
+            help="Order of the backward pass: sequential, or, in BFP, paired (weight gradients in "
+            "a second thread, beside the next activation gradient).",
         ),
     ] = "sequential",
     numerics: Annotated[

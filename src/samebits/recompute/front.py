@@ -1,31 +1,32 @@
-"""Plans of architectures by name and of modules, as `samebits plan` makes them."""
+"""The front door to plans: architectures of `samebits train`, modules of a user's own, files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from samebits import progress
-from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.capture.decisions import plan_captured
-from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.trace import StateError
+from samebits.errors import InputError
+from samebits.recompute.capture.step import BudgetStep
 from samebits.recompute.plan.budget import parse_budget
-from samebits.recompute.plan.cost import Device, find_device
-from samebits.recompute.plan.plan import ORDERS, Plan
-from samebits.recompute.plan.planner import make_plan
-from samebits.recompute.plan.storages import StoragePlan
+from samebits.recompute.plan.cost import find_device, times
+from samebits.recompute.plan.plan import Plan
+from samebits.recompute.plan.planner import PlannedStep, decide, make_plan
+from samebits.recompute.plan.schedule import PassStep
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, survey, untouched
 from samebits.recompute.run.proof import prove
-from samebits.recompute.training import Planner, architecture_network
+from samebits.recompute.training import Planner, check_order
+from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS, build, initialise
 from samebits.train.convert import model_input
 from samebits.train.layers import Holder
 from samebits.train.losses.difference import mse_loss
 from samebits.train.run.config import TrainConfig
+from samebits.train.run.loop import make_engine
 from samebits.train.tensor import BFPTensor
 
 IMAGE, CLASSES = (3, 32, 32), 10
@@ -34,17 +35,14 @@ IMAGE, CLASSES = (3, 32, 32), 10
 class Planned(NamedTuple):
     """A plan with what it was made from.
 
-    network:  None of a step that was captured, which no sub-layers make
-    executor: takes the module's place in training steps; None of an architecture, and of a captured
-              step, which `sb.within` executes
-    step:     of a captured step, its storages and nodes
+    forward: takes the module's place in training steps in BFP; None of an architecture
+    step:    computes the loss of a batch in float32; None of an architecture
     """
 
     plan: Plan
-    network: PassNetwork | None
-    device: Device
-    executor: Executor | None = None
-    step: StoragePlan | None = None
+    facts: PlannedStep
+    forward: Executor | None = None
+    step: BudgetStep | None = None
 
 
 def plan_architecture(
@@ -70,9 +68,24 @@ def plan_architecture(
     found = find_device(device)
     planner = Planner(config, found, budget, backward=backward, time_limit=time_limit)
     progress.stage("measuring one step")
-    _, network = architecture_network(config, input_shape or IMAGE, classes or CLASSES)
+    texts = arch in LANGUAGE_MODELS
+    shape, classes = input_shape or ((CONTEXT,) if texts else IMAGE), classes or CLASSES
+    model = build(arch, shape, classes)
+    initialise(model, config.seed)
+    engine, samples = make_engine(config, model), config.batch
+    if config.numerics == "bfp":
+        samples //= config.shard_count()
+    generator = torch.Generator().manual_seed(config.seed)
+    given = torch.randn((samples, *shape), generator=generator), torch.arange(samples) % classes
+    if texts:
+        given = (torch.randint(classes, (samples, *shape), generator=generator),) * 2
+    if config.numerics == "float32":
+        step = planner.step(engine, given)
+        return Planned(step.plans[0], step.steps[0])
+    _, network = survey(engine.model, *engine.prepare(given))
     progress.stage("planning")
-    return Planned(planner.plan(network), network, found)
+    plan = planner.plan(network)
+    return Planned(plan, PassStep(network, times(network, found), backward == "paired"))
 
 
 def plan_module(
@@ -98,36 +111,34 @@ def plan_module(
         )
     if loss is not None and not callable(loss):
         raise InputError(f"loss: expected a function of the output, found {type(loss).__name__}")
-    if backward not in ORDERS:
-        raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
     bfp = any(isinstance(part, Holder) for part in module.modules())
-    found = find_device(device)
-    if bfp and not isinstance(example, BFPTensor):
+    check_order(backward, "bfp" if bfp else "float32")
+    found, arch = find_device(device), type(module).__name__
+    limit = None if budget is None else parse_budget(budget)
+    if not bfp:
+        choose = partial(
+            decide, device=found, arch=arch, numerics="float32", budget=limit,
+            time_limit=time_limit,
+        )  # fmt: skip
+        step = BudgetStep(module, loss or _sum, found, choose)
+        with untouched(module):
+            in_training(module)
+            step.prepare(example)
+        return Planned(step.plans[0], step.steps[0], step=step)
+    if not isinstance(example, BFPTensor):
         with untouched(module):
             in_training(module)
             example = model_input(module, example)
     progress.stage("measuring one step")
-    try:
-        tape, network = survey(module, example, loss or _sum)
-    except UnsupportedError as error:
-        if bfp or backward != ORDERS[0] or isinstance(error, StateError):
-            raise
-        progress.note("planned operator by operator, as sb.within computes it")
-        captured, step = plan_captured(module, example, loss or _sum, device, budget)
-        return Planned(captured, None, found, step=step)
+    tape, network = survey(module, example, loss or _sum)
     progress.stage("planning")
     plan = make_plan(
-        network,
-        found,
-        arch=type(module).__name__,
-        numerics="bfp" if bfp else "float32",
-        budget=None if budget is None else parse_budget(budget),
-        backward=backward,
-        time_limit=time_limit,
+        network, found, arch=arch, budget=limit, backward=backward, time_limit=time_limit
     )
     executor = Executor(tape, network, plan.schedule(network))
     prove(executor, example, loss or _sum)
-    return Planned(plan, network, found, executor)
+    facts = PassStep(network, times(network, found), backward == "paired")
+    return Planned(plan, facts, executor)
 
 
 def _sum(output: Tensor) -> Tensor:

@@ -1,32 +1,30 @@
-"""Plans in training: those of `samebits train --plan` for the loop, and those of architectures."""
+"""Plans in training: those of `samebits train --plan` for the loop."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
-from samebits.recompute.network.graph import AnyTape
+from samebits.recompute.capture.decisions import CapturedStep
+from samebits.recompute.capture.step import FALLBACKS, BudgetStep
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
 from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
-from samebits.recompute.plan.planner import make_plan
+from samebits.recompute.plan.planner import decide, make_plan
 from samebits.recompute.run.apply import Executor
-from samebits.recompute.run.profile import LossFunction, survey
-from samebits.recompute.run.proof import prove
-from samebits.train.architectures import build, initialise
+from samebits.recompute.run.profile import in_training, survey, untouched
+from samebits.recompute.run.proof import ProofError, prove
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Batch, Engine, Forward
-from samebits.train.run.loop import make_engine
 
-FALLBACKS = ("error", "eager")
+ADVICE = "give --plan none, or --plan-fallback eager to go on without a plan"
 # The advice of an UnsupportedError that is followed already.
 _GOING = re.compile("[:;] (train|use a layer such as Dropout, or train) without a plan$")
 
@@ -67,9 +65,8 @@ class Planner:
         self.config, self.device, self.file = config, device, file
         self.budget = None if budget is None else parse_budget(budget)
         self.backward = backward or ORDERS[0]
-        if self.backward not in ORDERS:
-            raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
-        self.own_shards, self.replicated = 1, config.numerics == "float32" and workers > 1
+        check_order(self.backward, config.numerics)
+        self.own_shards = 1
         if config.numerics == "bfp":
             self.own_shards = config.shard_count() // workers
         self.given = None if file is None else read_plan(file)
@@ -103,65 +100,81 @@ class Planner:
     def __call__(
         self, engine: Engine, batch: Batch
     ) -> tuple[Forward | None, dict[str, Any] | None]:
-        """The executor that the engine's steps call, and the plan's figures for the result; None
-        for both where the steps run without a plan.
+        """Give what the engine's steps call, and the plan's figures for the result; None twice
+        where the steps run without a plan.
 
-        Raises UnsupportedError, naming the guard that failed: for a model that cannot be planned
-        unless the fallback is eager, for a plan that is proved wrong in any case.
+        Raises UnsupportedError, naming what a plan does not follow: for a model that cannot be
+        planned unless the fallback is eager; for a plan that is proved wrong in any case, as what
+        the forward code reads has moved on while planning and cannot be put back.
         """
-        x, criterion = engine.prepare(batch)
+        plan = self._captured if self.config.numerics == "float32" else self._passes
         try:
-            tape, network = survey(engine.model, x, criterion)
+            return plan(engine, batch)
         except UnsupportedError as error:
             reason = _GOING.sub("", str(error))
+            if isinstance(error, ProofError):
+                raise UnsupportedError(f"{reason}; give --plan none") from error
             if not self.eager:
-                raise UnsupportedError(
-                    f"{reason}; give --plan none, or --plan-fallback eager to go on without a plan"
-                ) from error
+                raise UnsupportedError(f"{reason}; {ADVICE}") from error
             progress.note(f"training without a plan: {reason}")
             return None, None
-        return self._planned(tape, network, x, criterion)
 
-    def _planned(
-        self, tape: AnyTape, network: PassNetwork, x: Tensor, criterion: LossFunction
-    ) -> tuple[Forward, dict[str, Any]]:
-        """The executor of the plan, proved on one batch.
-
-        A proof that fails is an error with either fallback: what the forward code reads has moved
-        on while planning and cannot be put back, so going on would give other bits.
-        """
+    def _passes(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
+        """The executor of a plan in BFP, proved on one batch."""
+        x, criterion = engine.prepare(batch)
+        tape, network = survey(engine.model, x, criterion)
         plan = self.given or self.plan(network)
-        try:
+        with self._of_file():
             schedule = plan.schedule(network)
+        executor = Executor(tape, network, schedule, self.eager)
+        prove(executor, x, criterion)
+        computed = sum(kind == "recompute" for kind, _ in schedule)
+        return executor, _record(plan, computed)
+
+    def _captured(self, engine: Engine, batch: Batch) -> tuple[Forward, dict[str, Any]]:
+        """The captured step of a plan in float32, proved on one batch."""
+        step = self.step(engine, batch)
+        step.fallback, step.advice = "eager" if self.eager else "error", ADVICE
+        step.tell = progress.note
+        plan = step.plans[0]
+        return step, _record(plan, len(step.steps[0].outcome(plan).again))
+
+    def step(self, engine: Engine, batch: Batch) -> BudgetStep:
+        """A step of an engine in float32, planned for a batch."""
+        step = BudgetStep(engine.model, engine.criterion, self.device, self._choose)
+        with untouched(engine.model):
+            in_training(engine.model)
+            step.prepare(*engine.given(batch))
+        return step
+
+    def _choose(self, step: CapturedStep) -> Plan:
+        if self.given is not None:
+            with self._of_file():
+                self.given.dropped(step.network)
+            return self.given
+        return decide(
+            step,
+            self.device,
+            arch=self.config.arch,
+            numerics="float32",
+            budget=self.budget,
+            time_limit=self.time_limit,
+        )
+
+    @contextlib.contextmanager
+    def _of_file(self) -> Iterator[None]:
+        """A with block whose InputErrors are about the plan's file."""
+        try:
+            yield
         except InputError as error:
             raise InputError(f"{self.file}: {error}") from error
-        computed = sum(kind == "recompute" for kind, _ in schedule)
-        record = {
-            "budget": plan.budget,
-            "peak_bytes": plan.peak,
-            "store_all_bytes": plan.store_all,
-            "smallest_bytes": plan.smallest,
-            "recomputed": computed,
-            "sublayers": len(network.layers) - 1,
-            "backward": plan.backward,
-            "load_balance": Balance(plan.work_ps, plan.span_ps).load,
-        }
-        executor = Executor(tape, network, schedule, self.replicated, self.eager)
-        if not self.replicated:  # else gradients would go out to the other workers
-            try:
-                prove(executor, x, criterion)
-            except UnsupportedError as error:
-                reason = _GOING.sub("", str(error))
-                raise UnsupportedError(f"{reason}; give --plan none") from error
-        return executor, record
 
     def plan(self, network: PassNetwork) -> Plan:
-        """The plan of the options given."""
+        """The plan of a pass in BFP by the options given."""
         return make_plan(
             network,
             self.device,
             arch=self.config.arch,
-            numerics=self.config.numerics,
             budget=self.budget,
             earlier=earlier_gradients(network, self.own_shards),
             backward=self.backward,
@@ -203,24 +216,31 @@ def plan_option(
     return None if chosen == "none" else chosen
 
 
+def check_order(backward: str, numerics: str) -> None:
+    """Raise InputError for an unknown order of the backward pass, and for one of BFP alone."""
+    if backward not in ORDERS:
+        raise InputError(f"--backward: expected {' or '.join(ORDERS)}, found {backward!r}")
+    if backward != ORDERS[0] and numerics != "bfp":
+        raise InputError(
+            f"--backward {backward}: expected numerics bfp, whose gradients of weights are "
+            f"operations apart, found {numerics}; leave the option out"
+        )
+
+
 def earlier_gradients(network: PassNetwork, shards: int) -> int:
-    """Number of bytes of gradients that the shards before the last leave: BFP keeps their parts."""
-    per_shard = sum(size for layer in network.layers for _, size in layer.weights)
-    return (shards - 1) * per_shard if network.summed else 0
+    """Number of bytes of gradients that the shards before the last leave: their parts are kept."""
+    return (shards - 1) * sum(size for layer in network.layers for _, size in layer.weights)
 
 
-def architecture_network(
-    config: TrainConfig, input_shape: tuple[int, ...], classes: int
-) -> tuple[AnyTape, PassNetwork]:
-    """The sub-layers of `config.arch` for one pass over inputs of a shape, weights of the seed."""
-    model = build(config.arch, input_shape, classes)
-    initialise(model, config.seed)
-    engine = make_engine(config, model)
-    samples = config.batch
-    if config.numerics == "bfp":
-        samples //= config.shard_count()
-    generator = torch.Generator().manual_seed(config.seed)
-    x = torch.randn((samples, *input_shape), generator=generator)
-    labels = torch.arange(samples) % classes
-    inputs, criterion = engine.prepare((x, labels))
-    return survey(engine.model, inputs, criterion)
+def _record(plan: Plan, computed: int) -> dict[str, Any]:
+    """A plan's figures for the result of a run; computed: sub-layers that run again."""
+    return {
+        "budget": plan.budget,
+        "peak_bytes": plan.peak,
+        "store_all_bytes": plan.store_all,
+        "smallest_bytes": plan.smallest,
+        "recomputed": computed,
+        "sublayers": len(plan.layers) - 1,
+        "backward": plan.backward,
+        "load_balance": Balance(plan.work_ps, plan.span_ps).load,
+    }

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
-from samebits.recompute.plan.cost import Device, times
 from samebits.recompute.plan.plan import Plan
-from samebits.recompute.plan.planner import least_peak
-from samebits.recompute.plan.schedule import PassStep
+from samebits.recompute.plan.planner import PlannedStep, least_peak
 from samebits.recompute.plan.simulation import Moment, simulate
-from samebits.recompute.plan.storages import StoragePlan
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
 
-PASSES = {"forward": 1, "recompute": 1, "backward": 2, "activation gradient": 1}  # per kind
 MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
 ENDED = {
     "steps": "; the search ended at its limit of steps",
@@ -95,65 +90,33 @@ def plan_section(plan: Plan, picture: bytes) -> Section:
     )
 
 
-def memory_picture(network: PassNetwork, plan: Plan, device: Device) -> bytes:
+def memory_picture(step: PlannedStep, plan: Plan) -> bytes:
     """SVG: MiB held over the time of a pass, with everything stored, by the plan, at the least."""
-    step = PassStep(network, times(network, device, plan.numerics))
-    by_plan = PassStep(network, step.costs, plan.backward == "paired")
-    return _drawn(
-        plan,
-        _pass(step, ()),
-        _pass(by_plan, plan.dropped(network)),
-        _pass(step, least_peak(step, plan.budget is not None)),
-    )
-
-
-def captured_picture(made: StoragePlan, plan: Plan) -> bytes:
-    """SVG: as `memory_picture`, of a captured step; at the least that was met."""
-    return _drawn(
-        plan, *(_step(made, kept) for kept in (made.facts.saved, made.outcome.kept, made.least))
-    )
-
-
-Curved = tuple[int, list[tuple[int, int, int]]]
-"""Bytes at the beginning; picoseconds, the largest level and the level after, node by node."""
-
-
-def _drawn(plan: Plan, *curves: Curved) -> bytes:
+    gone = plan.dropped(step.network)
+    dropped = ((), gone, least_peak(step, plan.budget is not None))
     labels = ("everything stored", "this plan", "least")
     return line_plot(
-        [_curve(label, *curved) for label, curved in zip(labels, curves, strict=True)],
+        [_curve(label, step, values) for label, values in zip(labels, dropped, strict=True)],
         x_title=f"time of a pass on {plan.device} (ms)",
         y_title="memory (MiB)",
         markers=False,
     )
 
 
-def _pass(step: PassStep, dropped: Sequence[int]) -> Curved:
-    """A backward pass counts as two forward passes: two products instead of one."""
-    levels = step.levels(dropped)
-    found = [(PASSES.get(a.kind, 0) * step.costs[a.value], top, after) for a, top, after in levels]
-    return step.network.layers[0].size, found
-
-
-def _step(made: StoragePlan, kept: Iterable[int]) -> Curved:
-    facts, moments = made.facts, list[Moment]()
-    outcome = simulate(facts, kept, moments)
+def _curve(label: str, step: PlannedStep, dropped: Sequence[int]) -> Curve:
+    """Memory over time of the step that drops these values."""
+    facts, moments = step.facts, list[Moment]()
+    outcome = simulate(facts, step.kept(dropped), moments)
     forward = facts.forward
     nodes = [*forward, *((forward if again else facts.backward)[at] for at, again in outcome.order)]
-    return facts.held, [
-        (node.cost, moment.peak, moment.level - sum(facts.sizes[s] for s in moment.freed))
-        for node, moment in zip(nodes, moments, strict=True)
-    ]
-
-
-def _curve(label: str, start: int, levels: list[tuple[int, int, int]]) -> Curve:
     x: list[float] = [0.0]
-    y: list[float] = [start / 2**20]
+    y: list[float] = [facts.held / 2**20]
     time = 0
-    for cost, peak, after in levels:
+    for node, moment in zip(nodes, moments, strict=True):
+        after = moment.level - sum(facts.sizes[s] for s in moment.freed)
         x.append(time / MILLISECOND)
-        y.append(peak / 2**20)
-        time += cost
+        y.append(moment.peak / 2**20)
+        time += node.cost
         x += [time / MILLISECOND] * 2
-        y += [peak / 2**20, after / 2**20]
+        y += [moment.peak / 2**20, after / 2**20]
     return Curve(label, x, y)

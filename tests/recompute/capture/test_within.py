@@ -170,7 +170,7 @@ def least(model, loss, batch):
     with pytest.raises(InputError) as error:
         sb.within(copy.deepcopy(model), loss, batch, budget=1)
     step = sb.within(model, loss, batch)
-    return int(str(error.value).split()[4]), step.plans[0].everything
+    return int(str(error.value).split()[4]), step.plans[0].store_all
 
 
 QUICK = ("dropout",)
@@ -193,15 +193,15 @@ def test_three_steps_have_the_bits_of_eager_within_the_budget(name):
         step = sb.within(mine, loss, batch, budget=budget, fallback="error")
         assert differences(want, three_steps(step, mine, batches)) == []
         first, last = step.plans
-        assert last.everything < first.everything
+        assert last.store_all < first.store_all
         measured = peak(step, mine, batch)
         assert measured <= budget
-        assert first.outcome.peak * 0.998 <= measured <= first.outcome.peak
-        assert first.bound <= first.outcome.cost
+        assert first.peak * 0.998 <= measured <= first.peak
+        assert first.bound_ps <= first.recompute_ps
 
 
 def test_a_budget_below_the_smallest_names_it():
-    with pytest.raises(InputError, match=r"^budget: expected at least \d+ bytes for this model"):
+    with pytest.raises(InputError, match=r"^--memory-budget: expected at least \d+ bytes for"):
         sb.within(mlp(), F.cross_entropy, (X, Y), budget=100)
 
 
@@ -209,7 +209,7 @@ def test_a_budget_below_the_smallest_names_it():
     ("arguments", "message"),
     [
         ({"budget": "much"}, "--memory-budget: expected a number of bytes"),
-        ({"fallback": "none"}, "fallback: expected eager or error, found 'none'"),
+        ({"fallback": "none"}, "fallback: expected error or eager, found 'none'"),
         ({"device": "none"}, "none: no such device"),
         ({"loss": None}, "expected a torch.nn.Module and a function of its output"),
     ],
@@ -228,7 +228,7 @@ def test_a_model_that_is_not_captured_runs_eagerly_and_the_reason_is_named():
     assert step.plans == []
     (reason,) = step.refused.values()
     assert str(step) == f"runs eagerly: {reason}"
-    with pytest.raises(UnsupportedError, match=r"give fallback='eager' to go on without a plan$"):
+    with pytest.raises(UnsupportedError, match=r"train without a plan$"):
         sb.within(model, F.cross_entropy, (X, Y), fallback="error")
 
 

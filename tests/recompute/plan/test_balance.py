@@ -1,5 +1,3 @@
-import pytest
-
 from recompute_nets import make
 from samebits.recompute.plan.balance import Balance, balance, predicted_balance
 from samebits.recompute.plan.cost import find_device, gradient_times, times
@@ -27,15 +25,14 @@ def test_one_unit_works_half_of_the_time_of_two():
     assert Balance(0, 0).load == 0.5
 
 
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
-def test_pairing_evens_the_predicted_load_out(numerics):
-    case = make("resnet8", numerics)
+def test_pairing_evens_the_predicted_load_out():
+    case = make("resnet8", "bfp")
     _, network = survey(case.model, case.inputs, case.loss)
     device = find_device("laptop-cpu")
     orders = [compile_schedule(network, network.choices(), paired) for paired in (False, True)]
-    one, two = (predicted_balance(network, s, device, numerics) for s in orders)
-    gradients = gradient_times(network, device, numerics)
-    again = sum(times(network, device, numerics)[i] for a, i in orders[0] if a == "recompute")
+    one, two = (predicted_balance(network, s, device) for s in orders)
+    gradients = gradient_times(network, device)
+    again = sum(times(network, device)[i] for a, i in orders[0] if a == "recompute")
     assert one.work == one.span == two.work == sum(map(sum, gradients[1:])) + again
     assert two.span < one.span
     assert 0.5 < two.load <= 1

@@ -75,11 +75,11 @@ def test_search():
 
 
 def test_cost():
-    assert times(TAPE, DEVICE, "bfp")[1:3] == [48, 96]
+    assert times(TAPE, DEVICE)[1:3] == [48, 96]
 
 
 def test_rule():
-    found = PassStep(TAPE, times(TAPE, DEVICE, "bfp")).rule(DEVICE)
+    found = PassStep(TAPE, times(TAPE, DEVICE)).rule(DEVICE)
     assert [(found[v].compute, found[v].load, found[v].stored) for v in (1, 2, 3)] == [
         *((48, 32, True), (96, 32, True), (64, 8, True))
     ]

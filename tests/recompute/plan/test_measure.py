@@ -8,6 +8,7 @@ import torch
 from samebits.kernels import conv_shape
 from samebits.recompute.plan import measure
 from samebits.recompute.plan.cost import Device, Tier
+from samebits.train import layers
 
 SECOND = 10**9  # nanoseconds
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -105,11 +106,11 @@ def test_a_memory_so_slow_that_a_byte_takes_minutes(monkeypatch):
 
 def test_the_overhead_is_the_median_of_sixteen_tiny_sublayers(monkeypatch):
     def survey(model, example, loss):
-        assert ([type(part) for part in model], loss) == ([torch.nn.ReLU] * 16, torch.sum)
-        return "tape", (tuple(example.shape), example.requires_grad)
+        assert [type(part) for part in model] == [layers.ReLU] * 16
+        return "tape", tuple(example.shape)
 
     def times(tape, network, example, repeats):
-        assert (tape, network, repeats) == ("tape", ((1, 8), True), 20)
+        assert (tape, network, repeats) == ("tape", (1, 8), 20)
         return [0, *range(1000, 17_000, 1000)]
 
     monkeypatch.setattr(measure, "survey", survey)

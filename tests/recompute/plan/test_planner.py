@@ -49,7 +49,7 @@ TIERS = replace(DEVICE, tiers=(NEAR, replace(DEVICE.tiers[0], name="far")))
 def rule_of(layers):
     """The local rule's decisions about all values but the input."""
     network = PassNetwork(layers, len(layers) - 1)
-    found = PassStep(network, times(network, TIERS, "bfp")).rule(TIERS)
+    found = PassStep(network, times(network, TIERS)).rule(TIERS)
     assert list(found) == list(range(1, len(layers)))
     return list(found.values())
 
@@ -91,7 +91,7 @@ def test_the_rule_never_computes_for_longer_than_it_loads_less(name, device):
     """By the plan's own total, not only by each value's own figures."""
     case = make(name, "bfp", batch=8, size=16)
     _, network = survey(case.model, case.inputs, case.loss)
-    plan = make_plan(network, find_device(device), arch=name, numerics="bfp")
+    plan = make_plan(network, find_device(device), arch=name)
     assert plan.recompute_ps <= plan.avoided_ps
     if (name, device) == ("mobilenetv2", "accelerator-core"):
         assert plan.recompute_ps > 0
@@ -129,7 +129,7 @@ def plan_for(case, budget=None, **options):
 
 def planned(network, budget, **options):
     device = find_device("laptop-cpu")
-    return make_plan(network, device, arch="net", numerics="bfp", budget=budget, **options)
+    return make_plan(network, device, arch="net", budget=budget, **options)
 
 
 def budgets(plan, count):
@@ -141,25 +141,22 @@ def budgets(plan, count):
 
 NETS = ("resnet8", "resnet18", "mobilenetv2", "dropout", "shared")
 QUICK = {"dropout": 4, "shared": 4}
-NUMERICS = ["bfp", pytest.param("float32", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("numerics", NUMERICS)
 @pytest.mark.parametrize("name", QUICK)
-def test_budgets_are_kept_and_change_no_bit(name, numerics):
-    assert_budgets_are_kept(name, numerics, QUICK[name])
+def test_budgets_are_kept_and_change_no_bit(name):
+    assert_budgets_are_kept(name, QUICK[name])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numerics", ["float32", "bfp"])
 @pytest.mark.parametrize("name", NETS)
-def test_eleven_budgets_are_kept_and_change_no_bit(name, numerics):
-    assert_budgets_are_kept(name, numerics, 11)
+def test_eleven_budgets_are_kept_and_change_no_bit(name):
+    assert_budgets_are_kept(name, 11)
 
 
-def assert_budgets_are_kept(name, numerics, count):
+def assert_budgets_are_kept(name, count):
     """Prediction within 1 % of measurement, the measured peak monotone in the budget."""
-    case = make(name, numerics, batch=16, size=8 if name == "dropout" else 16)
+    case = make(name, "bfp", batch=16, size=8 if name == "dropout" else 16)
     start = case.state()
     torch.manual_seed(7)
     case.step(case.model)
@@ -182,7 +179,7 @@ def assert_budgets_are_kept(name, numerics, count):
 
 
 def test_a_budget_below_the_least_says_what_the_least_is():
-    case = make("resnet8", "float32")
+    case = make("resnet8", "bfp")
     _, network, plan = plan_for(case, ENOUGH)
     assert planned(network, plan.smallest).peak <= plan.smallest
     with pytest.raises(InputError) as caught:
@@ -196,9 +193,8 @@ def test_a_budget_below_the_least_says_what_the_least_is():
     assert peak(network, compile_schedule(network, later.dropped(network))) + 1000 == later.peak
 
 
-@pytest.mark.parametrize("numerics", NUMERICS)
-def test_budgets_hold_in_the_paired_order(numerics):
-    case = make("resnet8", numerics, batch=16, size=16)
+def test_budgets_hold_in_the_paired_order():
+    case = make("resnet8", "bfp", batch=16, size=16)
     _, network, local = plan_for(case, ENOUGH, backward="paired")
     local = replace(local, store_all=peak(network, compile_schedule(network, (), paired=True)))
     assert local.smallest < local.store_all
@@ -243,7 +239,7 @@ def small_products():
 
 def test_the_paired_order_is_planned_by_its_own_levels():
     """Both products wait for each other there: 19 bytes, of which dropping a value saves none."""
-    network, options = small_products(), {"arch": "net", "numerics": "bfp", "backward": "paired"}
+    network, options = small_products(), {"arch": "net", "backward": "paired"}
     with pytest.raises(InputError, match=r"expected at least 19 bytes .* found 18"):
         make_plan(network, DEVICE, budget=18, **options)
     plan = make_plan(network, DEVICE, budget=19, **options)
@@ -252,7 +248,7 @@ def test_the_paired_order_is_planned_by_its_own_levels():
 
 def test_what_the_step_holds_before_the_pass_counts_in_every_figure():
     """A pass of 16 bytes after 1000 of gradients; a device has to hold all of that, no more."""
-    network, options = small_products(), {"arch": "net", "numerics": "bfp"}
+    network, options = small_products(), {"arch": "net"}
     plan = make_plan(network, DEVICE, earlier=1000, budget=2000, **options)
     assert (plan.store_all, plan.peak, plan.recompute_ps) == (1016, 1016, 0)
     assert plan.smallest == make_plan(network, DEVICE, budget=2000, **options).smallest + 1000

@@ -1,4 +1,4 @@
-"""Levels, by hand, of gradients that meet: what is added into new memory and what takes a third."""
+"""Levels, by hand, of gradients that meet, and of what is saved besides values."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan.schedule import compile_schedule, simulate
 
 
-def diamond(*, handed, fresh, summed=False):
+def diamond(*, handed, fresh):
     """a 100 is read by b 40 and by c 40, whose sum is the output; nothing is kept for later.
 
     handed, fresh: storages of the gradient that b gives to a, whose backward pass comes second.
@@ -24,7 +24,7 @@ def diamond(*, handed, fresh, summed=False):
         ),
         SubLayer("sum", "any", (2, 3), (10,), 10, gradients=((2, (-1,)), (3, (-1,)))),
     )  # fmt: skip
-    return PassNetwork(layers, 4, Loss(gradient=10), summed)
+    return PassNetwork(layers, 4, Loss(gradient=10))
 
 
 def levels(network):
@@ -38,27 +38,6 @@ def levels(network):
 
 # Before b's backward pass: the input 8, the gradient of the output 10, c's gradient of a 100.
 BEFORE = 8 + 10 + 100
-
-
-@pytest.mark.parametrize(
-    ("handed", "fresh", "peak", "after"),
-    [
-        # One new storage: c's gradient is added into it, and goes.
-        ((0,), (100,), BEFORE + 100, BEFORE),
-        # The gradient that arrived is handed on: the sum takes 25 elements of 4 bytes.
-        ((-1,), (), BEFORE + 100, BEFORE),
-        # Partly new, partly handed on: a third storage too, while both are there.
-        ((0, -1), (100,), BEFORE + 100 + 100, BEFORE),
-    ],
-    ids=["new", "handed on", "both"],
-)
-def test_a_second_gradient_in_float32(handed, fresh, peak, after):
-    found = levels(diamond(handed=handed, fresh=fresh))
-    assert found["backward 4"] == (18, 18)  # the sum hands on what arrived
-    assert found["backward 3"] == (BEFORE, BEFORE)
-    assert found["backward 2"] == (peak, after)
-    # a's gradient is used up; that of the output is autograd's until the pass ends.
-    assert found["backward 1"] == (after, 18)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +56,8 @@ def test_the_larger_half_of_the_loss_counts(loss, peak):
     assert levels(PassNetwork(layers, 1, loss))["loss 1"] == (peak, 18 + 10)
 
 
-def test_a_second_gradient_in_bfp_is_kept_apart():
-    found = levels(diamond(handed=(0,), fresh=(100,), summed=True))
+def test_a_second_gradient_is_kept_apart():
+    found = levels(diamond(handed=(0,), fresh=(100,)))
     assert found["backward 2"] == (BEFORE + 100, BEFORE + 100)
     assert found["backward 1"] == (BEFORE + 100, 18)
 
@@ -100,23 +79,21 @@ def test_extra_memory_is_freed_with_its_sub_layer():
     assert found["backward 1"] == (8 + 20 + 20, 8 + 20)
 
 
-@pytest.mark.parametrize(("summed", "again"), [(False, 0), (True, 7)], ids=["float32", "bfp"])
-def test_the_gradient_of_a_shared_weight(summed, again):
-    """float32 adds into the gradient that is there; BFP keeps both parts."""
+def test_both_parts_of_the_gradient_of_a_shared_weight_are_kept():
     shared = {"weights": ((3, 7),), "shape": (5,), "size": 20}
     layers = (
         SubLayer("input", "input", shape=(2,), size=8, differentiable=False),
         SubLayer("a", "any", (0,), **shared),
         SubLayer("b", "any", (1,), gradients=((1, (0,)),), fresh=(20,), **shared),
     )
-    found = levels(PassNetwork(layers, 2, Loss(gradient=20), summed))
+    found = levels(PassNetwork(layers, 2, Loss(gradient=20)))
     assert found["backward 2"][1] == 8 + 20 + 20 + 7
-    assert found["backward 1"][1] == 8 + 20 + 7 + again
+    assert found["backward 1"][1] == 8 + 20 + 7 + 7
 
 
 @pytest.mark.parametrize(("handed", "left"), [((-1,), 100), ((-2,), 30), ((-1, -2), 130)])
 def test_one_of_several_storages_is_handed_on(handed, left):
-    """In BFP a gradient may have several storages: c gives 100, then b 30."""
+    """A gradient may have several storages: c gives 100, then b 30."""
     layers = (
         SubLayer("input", "input", shape=(2,), size=8, differentiable=False),
         SubLayer("p", "any", (0,), (25,), 100),
@@ -125,7 +102,7 @@ def test_one_of_several_storages_is_handed_on(handed, left):
         SubLayer("c", "any", (2,), (25,), 40, gradients=((2, (0,)),), fresh=(100,)),
         SubLayer("sum", "any", (3, 4), (10,), 10, gradients=((3, (-1,)), (4, (-1,)))),
     )
-    found = levels(PassNetwork(layers, 5, Loss(gradient=10), summed=True))
+    found = levels(PassNetwork(layers, 5, Loss(gradient=10)))
     assert found["backward 3"][1] == 18 + 100 + 30
     assert found["backward 2"][1] == 18 + left
     assert found["backward 1"][1] == 18

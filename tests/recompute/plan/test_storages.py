@@ -13,10 +13,10 @@ from recompute_nets import make
 from samebits.recompute.network.sublayer import Loss, PassNetwork, SubLayer
 from samebits.recompute.plan import storages
 from samebits.recompute.plan.facts import StepFacts, StepNode
-from samebits.recompute.plan.planner import LARGEST, SOLVED, STEPS
+from samebits.recompute.plan.planner import SOLVED, STEPS
 from samebits.recompute.plan.schedule import PassStep, compile_schedule, peak
 from samebits.recompute.plan.simulation import simulate
-from samebits.recompute.plan.storages import StoragePlanner
+from samebits.recompute.plan.storages import MANY, StoragePlanner
 from samebits.recompute.run.profile import survey
 
 
@@ -62,7 +62,7 @@ def random_network(seed, longest):
             )
         )
     loss = Loss(2, 4, 6, rng.choice([4, 8]))
-    network = PassNetwork(tuple(layers), len(layers) - 1, loss, rng.random() < 0.3)
+    network = PassNetwork(tuple(layers), len(layers) - 1, loss)
     rooted = [replace(x, needs=tuple(sorted(network.roots(x.needs)))) for x in layers]
     costs = [0] + [rng.randrange(9) for _ in layers[1:]]
     return replace(network, layers=tuple(rooted)), costs
@@ -78,7 +78,7 @@ def every_choice(step):
 
 
 def planner_of(step, **options):
-    limits = {"largest": LARGEST, "node_limit": SOLVED}
+    limits = {"largest": MANY, "node_limit": SOLVED}
     return StoragePlanner(step.facts, STEPS, **{**limits, **options})
 
 

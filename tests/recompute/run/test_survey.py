@@ -1,12 +1,10 @@
-"""What the survey says of sub-layers: operations, what they keep, which gradients come apart."""
+"""What the survey says of sub-layers: operations, and what they keep."""
 
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
 
-from recompute_nets import CLASSES, Case, make
+from recompute_nets import make
 from samebits.kernels import softmax
 from samebits.recompute.run.profile import survey
 
@@ -30,34 +28,6 @@ def test_the_state_of_a_weight_is_nothing_that_a_layer_keeps():
     case = make("words", "bfp")
     _, network = survey(case.model, case.inputs, case.loss)
     assert [layer.extra for layer in network.layers if layer.kind == "LayerNorm"] == [192 + 24 * 4]
-
-
-class Noisy(torch.autograd.Function):
-    """x @ w.T, to whose weight gradient every backward pass adds noise of its own."""
-
-    @staticmethod
-    def forward(ctx, x, w):
-        ctx.save_for_backward(x, w)
-        return x @ w.T
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, w = ctx.saved_tensors
-        return grad @ w, grad.T @ x + torch.rand(())
-
-
-@pytest.mark.parametrize("noisy", [False, True])
-def test_gradients_that_have_other_bits_apart_come_together(monkeypatch, noisy):
-    torch.manual_seed(0)
-    if noisy:
-        monkeypatch.setattr(nn.Linear, "forward", lambda self, x: Noisy.apply(x, self.weight))
-    model = nn.Sequential(*(nn.Linear(n, m, bias=False) for n, m in ((6, 4), (4, CLASSES))))
-    case = Case(model, torch.randn(3, 6), torch.arange(3), nn.CrossEntropyLoss())
-    _, network = survey(case.model, case.inputs, case.loss)
-    first, second = network.layers[1:]
-    assert first.kind == second.kind == "Linear"
-    assert first.apart is None  # the input has no gradient
-    assert (second.apart is None) == noisy
 
 
 def test_what_a_process_makes_once_is_nothing_that_a_pass_holds():

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import pytest
 import torch
 
-from large_networks import transformer
 from recompute_nets import make
-from samebits.recompute.plan.cost import times
-from samebits.recompute.plan.measure import measure_device
 from samebits.recompute.run import timing
 from samebits.recompute.run.profile import survey
 from samebits.recompute.run.timing import factors, measured_times
-from samebits.train.architectures import build
 
 
 def test_factors_by_hand():
-    assert factors([0, 40, 90, 30], [0, 50, 60, 120]) == [1.25, 1.5, 4.0]
-    assert factors([0, 0], [0, 0]) == [1.0]
+    assert factors([40, 90, 30], [50, 60, 120]) == [1.25, 1.5, 4.0]
+    assert factors([0], [0]) == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -50,27 +45,10 @@ def test_the_clock_stands_still_while_one_thread_sleeps(monkeypatch, threads):
 
 
 def test_timing_leaves_the_model_as_it_was():
-    case = make("dropout", "float32")
+    case = make("dropout", "bfp")
     tape, network = survey(case.model, case.inputs, case.loss)
     before = case.outcome()
     found = measured_times(tape, network, case.inputs, 2)
     assert found[0] == 0
     assert all(0 < taken < 10**12 for taken in found[1:])
     assert all(map(torch.equal, before.values(), case.outcome().values()))
-
-
-@pytest.mark.slow
-def test_the_model_of_this_machine_is_near_its_times():
-    """The median factor over the operations of three networks, on one thread by its own clock."""
-    torch.manual_seed(0)
-    device = measure_device(seconds=0.1)
-    found = []
-    for model, x in (
-        (build("resnet8", (3, 32, 32), 10), torch.randn(32, 3, 32, 32)),
-        (build("mobilenetv2", (3, 32, 32), 10), torch.randn(8, 3, 32, 32)),
-        (transformer(4, 128, 8), torch.randn(8, 64, 128)),
-    ):
-        tape, network = survey(model, x, torch.sum)
-        modelled = times(network, device, "float32")
-        found += factors(modelled, measured_times(tape, network, x))
-    assert statistics.median(found) < 2

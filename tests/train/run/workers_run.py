@@ -77,8 +77,8 @@ def main(out, names):
             config = TrainConfig(data="made", arch="net", **changes)
             planner = None
             if name.startswith("planned"):
-                order = "paired" if config.numerics == "float32" else "sequential"
-                planner = Planner.of_option(config, "auto", "server-gpu", None, workers.size, order)
+                budget = "90%" if config.numerics == "float32" else "99.9%"
+                planner = Planner.of_option(config, "auto", "server-gpu", budget, workers.size)
             torch.manual_seed(1)  # of dropout in float32
             train(config, data(), out / name, model=Net(), workers=workers, planner=planner)
 

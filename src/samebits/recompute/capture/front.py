@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from samebits.recompute.capture.step import BudgetStep
+from samebits.recompute.plan.budget import parse_budget
+from samebits.recompute.plan.cost import find_device
+from samebits.recompute.plan.planner import decide
 from samebits.settled import settled
 
 
@@ -41,6 +45,8 @@ def within(
     The first batch of every shape is computed by eager PyTorch, too, for comparison. Raises
     InputError for a budget below the smallest possible.
     """
-    step = BudgetStep(model, loss, budget, device, fallback)
+    found, limit, arch = find_device(device), parse_budget(budget), type(model).__name__
+    choose = partial(decide, device=found, arch=arch, numerics="float32", budget=limit)
+    step = BudgetStep(model, loss, found, choose, fallback)
     step.prepare(*(example if isinstance(example, tuple | list) else (example,)))
     return step

@@ -137,6 +137,7 @@ class _Reader:
             frozenset(once),
             frozenset(self._all(given)) - outside,
             frozenset(self._all((*gradients, *own))) - outside,
+            whole=True,
             beside={
                 at: frozenset(beside.get(number, ()))
                 for at, number in enumerate(numbers)

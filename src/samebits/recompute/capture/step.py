@@ -12,7 +12,8 @@ The loss is part of what is captured: outputs that it does not read leave gradie
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,23 +28,32 @@ from torch.utils import _pytree as pytree
 from samebits import progress
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.recompute.capture.costs import Prices
+from samebits.recompute.capture.decisions import CapturedStep
 from samebits.recompute.capture.graphs import boxed, capture, changed_inputs, write
 from samebits.recompute.capture.kernels import as_eager
-from samebits.recompute.plan.budget import parse_budget
-from samebits.recompute.plan.cost import find_device
-from samebits.recompute.plan.rule import local_rule
-from samebits.recompute.plan.storages import StoragePlan, StoragePlanner
+from samebits.recompute.network import guards
+from samebits.recompute.plan.cost import Device
+from samebits.recompute.plan.plan import Plan
+from samebits.recompute.run.apply import TRACED
 from samebits.recompute.run.profile import untouched
+from samebits.recompute.run.proof import ProofError
 from samebits.settled import outside, tracing
+from samebits.train.run.trace import is_heard
 
-FALLBACKS = ("eager", "error")
+Chooser = Callable[[CapturedStep], Plan]
+FALLBACKS = ("error", "eager")
 PLANS = 64  # of one step, for batches of so many shapes
-SECONDS = 5.0  # of the solver, for each candidate of a plan
+AGAIN = 4  # plans for batches of one kind, where the model changes
+FACTS = "attributes"
 REFUSALS = (TorchDynamoException, FailOnRecompileLimitHit)
 
 
 class EagerWarning(UserWarning):
     """A step runs eagerly, without a plan, and may take more memory than its budget."""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, EagerWarning, stacklevel=outside())
 
 
 class _Whole(nn.Module):
@@ -69,19 +79,25 @@ class _Whole(nn.Module):
 class BudgetStep:
     """Computes the loss of a batch: `step(x, y).backward()` as eager PyTorch, within the budget.
 
-    plans:   one for every shape (and mode) so far
+    device, choose: give the costs of operators, and the plan of a step
+    plans, steps: a plan for every shape (and mode) so far, and what it is of
     refused: why batches of some kind run eagerly, in words
+    advice:  what to do where that is an error
+    tell:    hears of it where it is none
     """
+
+    advice = "train without a plan"
+    tell: Callable[[str], None] = staticmethod(_warn)
 
     def __init__(
         self,
         model: nn.Module,
         loss: Callable[..., Any],
-        budget: int | str | None,
-        device: str,
-        fallback: str,
+        device: Device,
+        choose: Chooser,
+        fallback: str = "error",
     ) -> None:
-        """Raises InputError for arguments that are none. Without a budget the local rule plans."""
+        """Raises InputError for arguments that are none."""
         if not isinstance(model, nn.Module) or not callable(loss):
             raise InputError(
                 "expected a torch.nn.Module and a function of its output (and of what else a step "
@@ -89,13 +105,16 @@ class BudgetStep:
             )
         if fallback not in FALLBACKS:
             raise InputError(f"fallback: expected {' or '.join(FALLBACKS)}, found {fallback!r}")
-        self.budget = None if budget is None else parse_budget(budget)
-        self.fallback, self._device = fallback, find_device(device)
-        self.plans: list[StoragePlan] = []
+        self.fallback, self._choose = fallback, choose
+        self.plans: list[Plan] = []
+        self.steps: list[CapturedStep] = []
         self.refused: dict[Any, str] = {}
-        self._prices = Prices(self._device)
+        self._prices = Prices(device)
+        self._planned: Counter[str] = Counter()
+        self._changing: str | None = None
+        self._told = False
         self._whole = _Whole(model, loss)
-        self._proving = False
+        self._proving: tuple[Any, ...] | None = None
         self._error: SamebitsError | None = None
         backend = aot_autograd(
             fw_compiler=boxed, bw_compiler=boxed, partition_fn=self._partition, decompositions={}
@@ -109,6 +128,11 @@ class BudgetStep:
         Raises InputError for a budget below the smallest possible, and UnsupportedError, naming the
         reason, where the fallback is an error.
         """
+        if is_heard():
+            if not self._told:
+                progress.note(TRACED)
+            self._told = True
+            return self._whole(*batch)
         for first in (True, False):
             if not torch.is_grad_enabled() or (self.refused and self._key(batch) in self.refused):
                 return self._whole(*batch)
@@ -122,67 +146,97 @@ class BudgetStep:
         return self._whole(*batch)
 
     def __str__(self) -> str:
-        lines = [str(plan) for plan in self.plans]
+        lines = [
+            f"peak {plan.peak:,} bytes of {plan.store_all:,}: operators that take "
+            f"{plan.recompute_ps / 1e6:,.1f} us run again, at least {plan.bound_ps / 1e6:,.1f} us "
+            "in any plan of the budget"
+            for plan in self.plans
+        ]
         return "\n".join([*lines, *(f"runs eagerly: {reason}" for reason in self.refused.values())])
 
     def prepare(self, *batch: Any) -> None:
         """Plan for batches like this one, and prove the plan. Errors as `__call__`."""
         progress.stage("planning a step")
-        if (reason := self._prove(batch)) is not None:
-            self._refuse(batch, reason)
+        name, kind = type(self._whole.model).__name__, self._key(batch)
+        if self._planned[kind] and self._changing is not None:
+            changed = f"{name}: its forward code changes {self._changing} in every step"
+            self._refuse(batch, f"{changed}, so no plan serves the next one")
+        elif self._planned[kind] == AGAIN:
+            self._refuse(batch, f"{name} was no longer what it had been planned as {AGAIN} times")
+        else:
+            self._planned[kind] += 1
+            self._prove(batch)
 
-    def _refuse(self, batch: tuple[Any, ...], reason: str) -> None:
-        """Let batches of this kind run eagerly. Raises UnsupportedError where that is no choice."""
+    def _refuse(
+        self, batch: tuple[Any, ...], reason: str, kind: type[SamebitsError] = UnsupportedError
+    ) -> None:
+        """Let batches of this kind run eagerly. Raises an error where that is no choice."""
         if self.fallback == "error":
-            raise UnsupportedError(f"{reason}; give fallback='eager' to go on without a plan")
+            raise kind(f"{reason}; {self.advice}")
         self.refused[self._key(batch)] = reason
-        text = f"steps of this kind run eagerly, without a memory plan: {reason}"
-        warnings.warn(text, EagerWarning, stacklevel=outside())
+        self.tell(f"steps of this kind run eagerly, without a memory plan: {reason}")
 
-    def _prove(self, batch: tuple[Any, ...]) -> str | None:
-        """Compute a step by eager PyTorch and by the plan; the reason why the plan is refused."""
+    def _prove(self, batch: tuple[Any, ...]) -> None:
+        """Compute a step by eager PyTorch and by the plan, and refuse a plan of other bits."""
         name = type(self._whole.model).__name__
+        known = guards.facts(self._whole.model)
         want = self._observed(self._whole, batch)
+        self._changing = guards.first_difference(known, want.pop(FACTS))
         self._error = None
         try:
             with tracing(), as_eager(), _settings():
-                self._proving = True
+                self._proving = batch
                 try:
                     got = self._observed(self._compiled, batch)
                 finally:
-                    self._proving = False
+                    self._proving = None
         except REFUSALS as error:
             if self._error is not None:
                 raise self._error from None
-            return f"{name} cannot be captured: {_first_sentence(error)}"
+            return self._refuse(batch, f"{name} cannot be captured: {_first_sentence(error)}")
         for what, value in want.items():
             if not _same(value, got[what]):
-                return (
+                reason = (
                     f"{name}: {what} of a planned step differs from that of eager PyTorch (the "
                     "model takes another course while it is traced, or reads what changes between "
                     "passes)"
                 )
+                return self._refuse(batch, reason, ProofError)
         return None
 
-    def _observed(self, call: Callable[..., Any], batch: tuple[Any, ...]) -> Mapping[str, Any]:
-        """All that a step leaves, from the model's present state, which stays as it is."""
+    def _observed(self, call: Callable[..., Any], batch: tuple[Any, ...]) -> dict[str, Any]:
+        """All that a step leaves, from the model's present state, which stays as it is.
+
+        Gradients are asked for, not gathered: hooks of parameters are for steps.
+        """
         given = pytree.tree_map_only(Tensor, _copy, batch)
         found: dict[str, Any] = {}
         with untouched(self._whole):
             result = call(*given)
+            found[FACTS] = guards.facts(self._whole.model)
             outputs = pytree.tree_leaves(result)
-            if outputs and isinstance(outputs[0], Tensor) and outputs[0].requires_grad:
-                outputs[0].backward()
             for at, value in enumerate(outputs):
                 found["the loss" if at == 0 else f"output {at}"] = _plain(value)
-            for name, parameter in self._whole.named_parameters():
-                found[f"the gradient of {name.removeprefix('model.')!r}"] = parameter.grad
+            leaves: dict[str, Tensor] = {
+                f"the gradient of {name.removeprefix('model.')!r}": parameter
+                for name, parameter in self._whole.named_parameters()
+            }
+            for at, value in enumerate(pytree.tree_leaves(given)):
+                if isinstance(value, Tensor):
+                    leaves[f"the gradient of argument {at}"] = value
+            wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+            if outputs and isinstance(outputs[0], Tensor) and outputs[0].requires_grad and wanted:
+                found |= zip(
+                    wanted,
+                    torch.autograd.grad(outputs[0], list(wanted.values()), allow_unused=True),
+                    strict=True,
+                )
             for name, buffer in self._whole.named_buffers():
                 found[f"buffer {name.removeprefix('model.')!r}"] = _plain(buffer)
             for at, value in enumerate(pytree.tree_leaves(given)):
                 if isinstance(value, Tensor):
                     found[f"argument {at}"] = _plain(value)
-                    found[f"the gradient of argument {at}"] = value.grad
+            found["a generator of Python or numpy"] = guards.other_generators()
             found["the generator's state"] = torch.get_rng_state()
             if torch.cuda.is_initialized():
                 found["the generator's state on the GPU"] = torch.cuda.get_rng_state()
@@ -204,26 +258,22 @@ class BudgetStep:
         self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **rest: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """AOTAutograd's partition function: the graphs of a plan."""
-        if not self._proving:
+        if self._proving is None:
             raise UnsupportedError("expected a plan that is proved first, found none")
         graphs = default_partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **rest)
         self._prices.learn(graphs)
-        step = capture(graphs, num_fwd_outputs, changed_inputs(joint), self._prices)
+        captured = capture(graphs, num_fwd_outputs, changed_inputs(joint), self._prices)
+        first = next((x for x in pytree.tree_leaves(self._proving) if isinstance(x, Tensor)), None)
+        step = CapturedStep(captured, first)
         try:
-            planner, facts = StoragePlanner(step.facts, time_limit=SECONDS), step.facts
-            if self.budget is None:
-                rule = local_rule(facts, self._device)
-                gone = {
-                    s for at, x in rule.items() if not x.stored for s in facts.forward[at].makes
-                }
-                plan = planner.plan_of(facts.saved - gone)
-            else:
-                plan = planner(self.budget)
+            plan = self._choose(step)
+            outcome = step.outcome(plan)
         except SamebitsError as error:
             self._error = error
             raise
         self.plans.append(plan)
-        return write(step, plan.outcome)
+        self.steps.append(step)
+        return write(captured, outcome)
 
 
 class _settings:

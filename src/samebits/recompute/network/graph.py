@@ -25,8 +25,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from samebits.errors import UnsupportedError
-from samebits.recompute.network.tape import Tape, modes
-from samebits.recompute.network.trace import watched
+from samebits.recompute.network.guards import watched
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers.base import layer_in
 from samebits.train.operation import OperationCall, TrainingOperation
@@ -143,9 +142,6 @@ class GraphTape:
         return [self.graph.parameters[i] for i in dict.fromkeys(read)]
 
 
-AnyTape = Tape | GraphTape
-
-
 def trace_graph(model: nn.Module, example: Tensor) -> GraphTape:
     """The tape of a BFP model for inputs like `example`, in the model's present mode.
 
@@ -188,9 +184,8 @@ def _tape(
         places.update((slot, StepOutput(len(calls), at)) for at, slot in enumerate(node.outputs))
         calls.append(Step("", "", node, arguments))
     named = (calls[0], *_named(calls[1:]))
-    return GraphTape(
-        model, graph, named, places[graph.output], frozenset(exact), kind, modes(model)
-    )
+    modes = tuple((module, module.training) for module in model.modules())
+    return GraphTape(model, graph, named, places[graph.output], frozenset(exact), kind, modes)
 
 
 def _joined(graph: TrainingGraph, sums: Sequence[Sums | None]) -> dict[TrainingNode, TrainingNode]:

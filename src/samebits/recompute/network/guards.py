@@ -10,6 +10,7 @@ is left to the comparison of a first planned step with a plain one (`recompute.r
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from samebits.errors import UnsupportedError
 from samebits.train.layers import Dropout, dropouts
 from samebits.train.recording import HOOKS
 from samebits.train.run import trace as recorder
@@ -56,6 +58,55 @@ def _of(path: str, module: nn.Module) -> Iterator[tuple[tuple[str, str, str], An
     for name, value in vars(module).items():
         if name not in own and not name.startswith(_TORCH):
             yield (path, "attribute", name), _fingerprint(value)
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module) -> Iterator[None]:
+    """A with block that runs a model's forward code, which is to have no state of its own.
+
+    Raises UnsupportedError for hooks, and where attributes, buffers or generators have changed;
+    attributes are then as they were.
+    """
+    _check_hooks(model)
+    before = _state(model)
+    known, attributes = facts(model), [(m, dict(vars(m))) for m in model.modules()]
+    yield
+    changed = first_difference(known, facts(model))
+    if changed is not None:
+        for module, own in attributes:
+            vars(module).clear()
+            vars(module).update(own)
+        raise UnsupportedError(
+            f"{type(model).__name__}: its forward code changes {changed}, which a plan would do "
+            "once and for all: expected a forward pass without state of its own; train without a "
+            "plan"
+        )
+    if _state(model) != before:
+        raise UnsupportedError(
+            f"{type(model).__name__}: its forward code draws random numbers or changes buffers "
+            "itself, which a plan would do once and for all: expected layers such as Dropout and "
+            "BatchNorm2d to do it; train without a plan"
+        )
+
+
+def _state(model: nn.Module) -> tuple[Any, ...]:
+    """The state that a forward pass may change: generators and buffers (their versions)."""
+    buffers = tuple((id(b), b._version) for b in model.buffers())
+    return torch.get_rng_state().numpy().tobytes(), *other_generators(), buffers
+
+
+def _check_hooks(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if any(getattr(module, hooks) for hooks in HOOKS):
+            raise UnsupportedError(
+                f"module {name or 'model'!r} has hooks, which a plan would call again or not at "
+                "all: remove them or train without a plan"
+            )
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks:
+            raise UnsupportedError(
+                f"parameter {name!r} has gradient hooks: remove them or train without a plan"
+            )
 
 
 def keep(model: nn.Module) -> Callable[[], None]:
@@ -165,8 +216,3 @@ def other_generators() -> tuple[Any, ...]:
     """The states of Python's and numpy's generators; that of torch is restored by passes."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
     return random.getstate(), name, np.asarray(keys).tobytes(), tuple(rest)
-
-
-def generators() -> tuple[Any, ...]:
-    """The states of all generators."""
-    return torch.get_rng_state().numpy().tobytes(), *other_generators()

@@ -1,4 +1,4 @@
-"""Number of operations of a sub-layer: of float ones as they run, of BFP ones from their shapes.
+"""Number of operations of an ATen operator and of a BFP operation, from their shapes.
 
 A multiplication and an addition are two operations. ATen operators that multiply are counted from
 the shapes of their arguments by the formulas of torch.utils.flop_counter, and by those below where
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from samebits.recompute.network.graph import Step
@@ -59,36 +58,6 @@ PER_ELEMENT = {
 }
 # Operators that give less than they read, or write less than their result.
 BY_INPUT = ("sum", "mean", "var", "std", "amax", "amin", "max", "min", "prod", "norm", "any", "all")
-# Operators that allocate and compute nothing.
-EMPTY = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach")
-
-
-class OperationCounter(TorchDispatchMode):
-    """Counts what ATen operators inside the context do.
-
-    operations: a multiplication and an addition are two
-    products:   those of operators that multiply matrices or convolve
-    calls:      of operators that compute something
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = self.products = self.calls = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operator and count it."""
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        name = func._overloadpacket.__name__
-        if not (func.is_view or name in EMPTY):
-            packet = func._overloadpacket
-            count = operations(packet, args, kwargs, result)
-            self.operations += count
-            self.products += count if multiplies(packet) else 0
-            self.calls += 1
-        return result
 
 
 def multiplies(packet: Any) -> bool:

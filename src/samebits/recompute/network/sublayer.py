@@ -15,6 +15,8 @@ LIGHT = 8  # what a sub-layer saves besides values is always kept if below 1/8 o
 class SubLayer:
     """Sub-layer i of a step; its output is value i, and value 0 the input. Sizes in bytes.
 
+    Of an operator of a captured step name, kind, shape, size and `fixed` alone are known.
+
     inputs, shape: values that its forward pass reads; shape of its output
     size:   of the output's storage, 0 for a view
     alias:  the value of which the output is a view, or None
@@ -26,14 +28,11 @@ class SubLayer:
     fresh:  sizes of the storages that its backward pass allocates for gradients of inputs
     weights: per trained parameter that it reads, the parameter's index in the model and the size of
              its gradient
-    state:  what computing it again needs besides its inputs (buffers, generator state)
+    state:  what computing it again needs besides its inputs
     operations, gradient_operations: of its forward and of its backward pass
     products: those operations of the forward pass that are products of matrices or convolutions
-    calls:  operators that its forward pass runs
     differentiable: whether it has a backward pass
-    repeated: whether it reads one input or weight in several places
-    random: whether it draws from a generator
-    statistics: whether its output follows from its input and what its backward pass keeps
+    fixed:  whether it cannot be computed again
     apart:  largest levels while its activation gradient and then its weight gradient are computed,
             above the level before; None where they come together only
     """
@@ -55,11 +54,8 @@ class SubLayer:
     operations: int = 0
     gradient_operations: int = 0
     products: int = 0
-    calls: int = 1
     differentiable: bool = True
-    repeated: bool = False
-    random: bool = False
-    statistics: bool = False
+    fixed: bool = False
     apart: tuple[int, int] | None = None
 
     @property
@@ -88,13 +84,11 @@ class PassNetwork:
 
     layers: in the order of execution; layers[0] is the input
     output: the value that the model returns
-    summed: whether gradients of several contributions are kept apart until they are read (BFP)
     """
 
     layers: tuple[SubLayer, ...]
     output: int
     loss: Loss = field(default_factory=Loss)
-    summed: bool = False
 
     def root(self, value: int) -> int:
         """The value that owns the storage of `value`."""
@@ -122,5 +116,7 @@ class PassNetwork:
     def choices(self) -> tuple[int, ...]:
         """The values that a plan may drop: outputs with a storage of their own."""
         return tuple(
-            i for i, layer in enumerate(self.layers) if i and layer.alias is None and layer.size
+            i
+            for i, layer in enumerate(self.layers)
+            if i and layer.alias is None and layer.size and not layer.fixed
         )

@@ -62,11 +62,9 @@ def balance(schedule: Sequence[Action], cost: Callable[[Action], int]) -> Balanc
     return Balance(work, span + max(chain, beside))
 
 
-def predicted_balance(
-    network: PassNetwork, schedule: Sequence[Action], device: Device, numerics: str
-) -> Balance:
+def predicted_balance(network: PassNetwork, schedule: Sequence[Action], device: Device) -> Balance:
     """The balance in picoseconds, each of the two units being as fast as the device."""
-    forward, gradients = times(network, device, numerics), gradient_times(network, device, numerics)
+    forward, gradients = times(network, device), gradient_times(network, device)
 
     def cost(action: Action) -> int:
         kind, index = action

@@ -25,7 +25,7 @@ from typing import Any
 
 from samebits.entrance import read
 from samebits.errors import InputError
-from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork, SubLayer
+from samebits.recompute.network.sublayer import SEPARABLE, PassNetwork
 
 PICOSECONDS = 10**12
 LARGEST_FILE = 1 << 20  # bytes of a device file
@@ -50,7 +50,7 @@ class Device:
     integer_operations_per_second, float_operations_per_second: of products; pointwise ones are all
                  others, in either numerics
     dispatch_ns: time to start one operator, whatever its size
-    overhead_ns: time that a sub-layer takes besides its operators
+    overhead_ns: time that a sub-layer in BFP takes besides
     tiers:       from the nearest to the largest
     """
 
@@ -75,21 +75,15 @@ class Device:
         )
         return operations * PICOSECONDS // rate
 
-    def arithmetic(self, layer: SubLayer, numerics: str, moved: int = 0) -> int:
-        """Picoseconds of the operations of a sub-layer's forward pass.
+    def arithmetic(self, operations: int, products: int, numerics: str) -> int:
+        """Picoseconds of so many operations, some of which are of products."""
+        pointwise = (operations - products) * PICOSECONDS // self.pointwise_operations_per_second
+        return self.compute(products, numerics) + pointwise
 
-        moved: bytes that it reads and writes; a float convolution brings each of their elements
-        into its kernel's layout, or back
-        """
-        others = layer.operations - layer.products
-        if layer.kind.startswith("Conv") and numerics == "float32":
-            others += moved // 4
-        pointwise = others * PICOSECONDS // self.pointwise_operations_per_second
-        return self.compute(layer.products, numerics) + pointwise
-
-    def start(self, calls: int = 1) -> int:
-        """Picoseconds to start a sub-layer of so many operators."""
-        return 1000 * (self.overhead_ns + calls * self.dispatch_ns)
+    @property
+    def start(self) -> int:
+        """Picoseconds to start a sub-layer in BFP."""
+        return 1000 * (self.overhead_ns + self.dispatch_ns)
 
 
 def load(tier: Tier, size: int) -> int:
@@ -99,34 +93,33 @@ def load(tier: Tier, size: int) -> int:
     return tier.latency_ns * 1000 + size * PICOSECONDS // tier.bytes_per_second
 
 
-def times(network: PassNetwork, device: Device, numerics: str) -> list[int]:
-    """Picoseconds to compute each sub-layer once, as this project runs it.
+def times(network: PassNetwork, device: Device) -> list[int]:
+    """Picoseconds to compute each sub-layer of a pass in BFP once, as this project runs it.
 
     What starting it takes, and the longer of its arithmetic and its traffic: inputs are read (twice
-    if statistics of them are
-    taken first, unless those are kept) and the output is written, in the tier that holds them all.
+    if statistics of them are taken first) and the output is written, in the tier that holds them
+    all.
     """
     result = []
     for layer in network.layers:
         read = sum(network.layers[v].size for v in network.roots(layer.inputs))
-        twice = read if "Norm" in layer.kind and not layer.statistics else 0
+        twice = read if "Norm" in layer.kind else 0
         traffic = load(device.tier(read + layer.size), read + layer.size + twice)
-        arithmetic = device.arithmetic(layer, numerics, read + layer.size)
-        result.append(device.start(layer.calls) + max(arithmetic, traffic))
+        arithmetic = device.arithmetic(layer.operations, layer.products, "bfp")
+        result.append(device.start + max(arithmetic, traffic))
     return result
 
 
-def gradient_times(network: PassNetwork, device: Device, numerics: str) -> list[tuple[int, int]]:
+def gradient_times(network: PassNetwork, device: Device) -> list[tuple[int, int]]:
     """Picoseconds of each sub-layer's activation gradient and of its weight gradient.
 
     The roofline as in `times`. The operations of a product's backward pass are shared out evenly
     over its gradients. The whole backward pass of any other sub-layer counts as its activation
     gradient.
     """
-    width = 2 if network.summed else 4
     result = []
     for layer in network.layers:
-        arriving, leaving = width * math.prod(layer.shape), sum(layer.fresh)
+        arriving, leaving = 2 * math.prod(layer.shape), sum(layer.fresh)
         read = sum(network.layers[v].size for v in network.roots(layer.needs))
         weights = sum(size for _, size in layer.weights)
         separable = layer.kind in SEPARABLE
@@ -135,7 +128,7 @@ def gradient_times(network: PassNetwork, device: Device, numerics: str) -> list[
 
         def roofline(traffic: int, operations: int = operations) -> int:
             moved = load(device.tier(traffic), traffic)
-            return device.start() + max(device.compute(operations, numerics), moved)
+            return device.start + max(device.compute(operations, "bfp"), moved)
 
         if separable:
             result.append(

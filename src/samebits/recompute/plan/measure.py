@@ -19,6 +19,9 @@ from samebits.recompute.network.operations import PER_ELEMENT
 from samebits.recompute.plan.cost import Device, Tier
 from samebits.recompute.run.profile import survey
 from samebits.recompute.run.timing import PICOSECONDS_PER_NANOSECOND, measured_times, shortest
+from samebits.train.convert import convert
+from samebits.train.losses.difference import mse_loss
+from samebits.train.tensor import BFPTensor
 
 LINE = 64  # bytes
 # glibc's names; where a system does not know them, caches of a common size are assumed.
@@ -120,9 +123,12 @@ def _pointwise_rate(dispatch: float, seconds: float) -> int:
 
 
 def _overhead(passes: int = 20) -> float:
-    """Nanoseconds that a sub-layer of nearly no elements takes in a pass."""
-    chain = nn.Sequential(*(nn.ReLU() for _ in range(16)))
-    x = torch.zeros(1, 8, requires_grad=True)
-    tape, network = survey(chain, x, torch.sum)
+    """Nanoseconds that a sub-layer of nearly no elements takes in a pass in BFP."""
+    chain = convert(nn.Sequential(*(nn.ReLU() for _ in range(16))))
+    tape, network = survey(chain, x := BFPTensor.from_real(torch.ones(1, 8)), _loss)
     taken = measured_times(tape, network, x, passes)[1:]
     return statistics.median(taken) / PICOSECONDS_PER_NANOSECOND
+
+
+def _loss(output: Any) -> torch.Tensor:
+    return mse_loss(output, torch.zeros(output.shape))

@@ -33,7 +33,6 @@ therefore no question of their size alone, and is searched for (`storages`).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -43,6 +42,7 @@ from samebits.recompute.plan.facts import StepFacts, StepNode
 from samebits.recompute.plan.rule import Sides, local_rule
 from samebits.recompute.plan.simulation import Moment, Outcome
 from samebits.recompute.plan.simulation import simulate as simulate_step
+from samebits.recompute.plan.storages import MANY
 
 ActionKind = Literal[
     "forward",
@@ -54,6 +54,11 @@ ActionKind = Literal[
     "weight gradient",
     "join",
 ]
+
+
+PASSES = {"backward": 2, "activation gradient": 1}
+"""What actions of a backward pass take in pictures, in forward passes of their sub-layers: two
+products instead of one; what runs beside others nothing."""
 
 
 class Action(NamedTuple):
@@ -91,6 +96,7 @@ class PassStep:
              activation gradient 3, weight gradient 3, activation gradient 2, join 3, ...
     earlier: bytes that the step holds when the pass starts
     actions: what each backward node is
+    everything: bytes of storing everything in the sequential order, None where this is that order
     """
 
     def __init__(
@@ -116,7 +122,6 @@ class PassStep:
         forward.append(StepNode("loss", "loss", reads, (first,), temporary=max(0, above)))
         # The gradient of the output is autograd's until the pass is done.
         self.gradients: dict[int, list[int]] = {output: [first]}
-        self.weights: dict[int, int] = {}
         self.weight_storages: set[int] = set()
         self.backward: list[StepNode] = []
         self._all_backward()
@@ -132,6 +137,10 @@ class PassStep:
             whole=True,
             beside={i: frozenset(network.roots(layer.needs)) for i, layer in enumerate(layers)},
         )
+        self.largest = MANY
+        self.everything: int | None = None
+        if paired:
+            self.everything = peak(network, compile_schedule(network, ())) + earlier
 
     def _new(self, size: int) -> int:
         self.sizes.append(size)
@@ -185,15 +194,12 @@ class PassStep:
     ) -> None:
         read, made = tuple(dict.fromkeys(reads)), tuple(makes)
         self.actions.append(Action(kind, i))
-        self.backward.append(StepNode(self.network.layers[i].name, kind, read, made, 0, rest))
+        cost = PASSES.get(kind, 0) * self.costs[i]
+        self.backward.append(StepNode(self.network.layers[i].name, kind, read, made, cost, rest))
 
     def _weights(self, i: int) -> list[int]:
-        """Storages of the gradients of weights: in BFP every contribution has its own."""
-        made = []
-        for weight, size in self.network.layers[i].weights:
-            if weight not in self.weights or self.network.summed:
-                self.weights[weight] = self._new(size)
-                made.append(self.weights[weight])
+        """Storages of the gradients of weights: every contribution has its own."""
+        made = [self._new(size) for _, size in self.network.layers[i].weights]
         self.weight_storages.update(made)
         return made
 
@@ -208,9 +214,7 @@ class PassStep:
     ) -> None:
         """Gradients of a sub-layer's inputs; of weights too where they come with them.
 
-        The second gradient of a value is added as the passes add it: in BFP both are kept until the
-        sum is read; in float32 it takes the first one in if it is new memory, else a third storage
-        of 4 bytes an element holds the sum.
+        The second gradient of a value is added when the sum is read; until then both are kept.
         """
         if arrived is None:
             self._add(kind, i, reads, [])
@@ -220,15 +224,7 @@ class PassStep:
         makes = [*fresh, *weights]
         for v, places in layer.gradients:
             own = [arrived[-1 - s] if s < 0 else fresh[s] for s in places]
-            old = self.gradients.get(v)
-            if old is not None and self.network.summed:
-                own = old + own
-            elif old is not None:
-                reads = reads + old
-                if any(s < 0 for s in places):
-                    own = [self._new(4 * math.prod(self.network.layers[v].shape))]
-                    makes += own
-            self.gradients[v] = own
+            self.gradients[v] = self.gradients.get(v, []) + own
         self._add(kind, i, reads, makes, max(0, peak - sum(self.sizes[s] for s in makes)))
 
     def rule(self, device: Device) -> dict[int, Sides]:

@@ -23,7 +23,8 @@ from samebits.recompute.plan.facts import StepFacts
 from samebits.recompute.plan.relaxation import Relaxation
 from samebits.recompute.plan.simulation import Outcome, simulate
 
-ROUNDS = 24  # candidates; half of them where the relaxation is one of real numbers
+ROUNDS = 24  # candidates; half of them for many forward nodes
+MANY = 120  # forward nodes
 STEPS = 1_000_000  # nodes simulated before improving ends
 EVERY = 10  # storages of which all choices are tried
 FEW = 24  # forward nodes whose smallest peak is sought with storages kept as a whole
@@ -49,14 +50,6 @@ class StoragePlan:
     smallest: int
     least: frozenset[int]
 
-    def __str__(self) -> str:
-        again, cost = len(self.outcome.again), self.outcome.cost / 1e6
-        return (
-            f"peak {self.outcome.peak:,} bytes of {self.everything:,} within {self.budget:,}: "
-            f"{again} operators run again, {cost:,.1f} us, and at least {self.bound / 1e6:,.1f} us "
-            "in any plan"
-        )
-
 
 class StoragePlanner:
     """Plans a step within any budget.
@@ -77,7 +70,7 @@ class StoragePlanner:
     ) -> None:
         self.facts, self.steps, self.left, self.expired = facts, steps, steps, expired
         self.relaxation = Relaxation(facts, len(facts.forward) <= largest, **limits)
-        self.rounds = ROUNDS if self.relaxation.whole else ROUNDS // 2
+        self.rounds = ROUNDS if len(facts.forward) <= MANY else ROUNDS // 2
         self.tried: dict[frozenset[int], Outcome] = {}
         self.everything = self.outcome(facts.saved)
 
@@ -100,11 +93,6 @@ class StoragePlanner:
         best, bound = self._any(limit) if self.few else self._within(limit)
         best = best or self.smallest()
         return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
-
-    def plan_of(self, kept: frozenset[int]) -> StoragePlan:
-        """The plan that keeps these storages, whatever it takes and costs."""
-        outcome = self.outcome(kept)
-        return self._plan(outcome, outcome.peak, 0)
 
     def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
         everything, least = self.everything.peak, self.least

@@ -6,10 +6,9 @@ caller's own; the node's backward gets the gradient of the output and runs the r
 parameters do not pass through the node, but are handed over to `.grad` as they become whole.
 
 A deferred weight gradient runs in a second thread beside the actions that follow. That changes no
-bit: it reads a gradient and values that nothing changes before its join, it writes nothing that
-others read, and it uses as many of torch's threads, on which sums in float32 depend. What can be
-seen of the order is when gradients are handed over, since hooks are called then; so one that is
-done early waits for those that come before it in the sequential order.
+bit: it reads a gradient and values that nothing changes before its join, and it writes nothing that
+others read. What can be seen of the order is when gradients are handed over, since hooks are called
+then; so one that is done early waits for those that come before it in the sequential order.
 
 Example: linear 3, norm 2 and linear 1, paired.
 
@@ -35,16 +34,15 @@ from torch import Tensor
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
 from samebits.recompute.network import guards
-from samebits.recompute.network.graph import AnyTape, GraphTape
+from samebits.recompute.network.graph import GraphTape
 from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.tape import Tape, autocast
 from samebits.recompute.plan.schedule import Action
-from samebits.recompute.run.hearing import Hearing
-from samebits.recompute.run.passes import ANCHOR, Gradients, Pass
-from samebits.recompute.run.walk import GraphPass, begin
+from samebits.recompute.run.walk import Gradients, GraphPass
 from samebits.settled import check_thread
-from samebits.train.run.trace import is_heard, taken_over
+from samebits.train.run.trace import is_heard
 
+ANCHOR = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
+TRACED = "steps run without the plan while they are traced: a trace hears modules"
 Clock = Callable[[Action, float], None]  # told what ran, and for how many seconds
 
 
@@ -54,7 +52,6 @@ class Executor:
     Outside training (evaluation mode, or no gradients asked for) it is the model itself. Every pass
     may be used for one backward pass.
 
-    listened: whether DistributedDataParallel waits for gradients at autograd's own nodes
     eager:    what to do where the model is no longer the one that was planned: call it without the
               plan and say why in a note, instead of an error
     clock:    if given, is told the seconds of each action of the backward pass
@@ -63,13 +60,12 @@ class Executor:
 
     def __init__(
         self,
-        tape: AnyTape,
+        tape: GraphTape,
         network: PassNetwork,
         schedule: Sequence[Action],
-        listened: bool = False,
         eager: bool = False,
     ) -> None:
-        self.tape, self.network, self.listened, self.eager = tape, network, listened, eager
+        self.tape, self.network, self.eager = tape, network, eager
         self.facts = guards.facts(tape.model)
         half = [kind for kind, _ in schedule].index("loss")
         self.first, self.second = tuple(schedule[:half]), tuple(schedule[half + 1 :])
@@ -95,8 +91,8 @@ class Executor:
                 f"this plan is for inputs of shape {list(expected)}, found {list(x.shape)}; plan "
                 "again for this batch"
             )
-        if isinstance(self.tape, GraphTape) and is_heard():
-            self._tell("steps run without the plan while they are traced: a trace hears modules")
+        if is_heard():
+            self._tell(TRACED)
             return model(x)
         refusal = self._refusal()
         if refusal is not None and self.eager:
@@ -126,7 +122,7 @@ class Executor:
                 "a plan is for the modes that the model's modules had: expected the same ones in "
                 "training as then, found others; plan again"
             )
-        if autocast():
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             return (
                 "expected a planned pass without torch.autocast, found it enabled: what is "
                 "computed again would have other types; train without a plan"
@@ -139,30 +135,25 @@ class Executor:
             "again, or train without a plan"
         )
 
-    def run_forward(self, x: Tensor, differentiable: bool) -> tuple[Pass | GraphPass, Tensor]:
+    def run_forward(self, x: Tensor, differentiable: bool) -> tuple[GraphPass, Tensor]:
         """Run the first half of a pass; the pass and the model's output."""
-        state = begin(self.tape, self.network, self.recomputed)
+        state = GraphPass(self.tape, self.network, self.recomputed)
         state.start(x, differentiable)
-        with taken_over() as recorder:
-            if recorder is not None and isinstance(self.tape, Tape):
-                state.hearing = Hearing(self.tape, recorder)
-                state.hearing.computed(0, state.read)
-            for kind, index in self.first:
-                if kind == "forward":
-                    state.forward(index)
-                else:
-                    state.free(index)
+        for kind, index in self.first:
+            if kind == "forward":
+                state.forward(index)
+            else:
+                state.free(index)
         return state, state.result()
 
-    def run_backward(self, state: Pass | GraphPass, gradient: Tensor) -> Tensor | None:
+    def run_backward(self, state: GraphPass, gradient: Tensor) -> Tensor | None:
         """Run the second half from the gradient of the output; the gradient of the input, if any.
 
         `late` are the sub-layers whose gradients are done and wait to be handed over. A join puts
         its own before them, as it is the later sub-layer and thus the first in sequential order.
         """
         state.arrive(gradient)
-        # A GPU has one autograd thread, and the second one would not know of autocast.
-        inline = self.inline or gradient.device.type != "cpu" or autocast()
+        inline = self.inline or gradient.device.type != "cpu"  # a GPU has one autograd thread
         beside: Future[Gradients] | None = None
         late: list[int] = []  # sub-layers done while a gradient that is handed over first is not
         try:
@@ -190,17 +181,17 @@ class Executor:
                     late = [index, *late] if kind == "join" else [*late, index]
                     if beside is None:
                         for i in late:
-                            state.settle(self._last_uses.get(i, ()), self.listened)
+                            state.settle(self._last_uses.get(i, ()))
                         late.clear()
                 if self.clock is not None:
                     self.clock(action, time.perf_counter() - started)
         finally:
             if beside is not None:  # an error on this side: let the other come to its end
                 beside.exception()
-        state.settle(list(state.parameter_gradients), self.listened)
+        state.settle(list(state.parameter_gradients))
         return state.gradients.pop(0, None)
 
-    def _begin(self, state: Pass | GraphPass, action: Action, inline: bool) -> Future[Gradients]:
+    def _begin(self, state: GraphPass, action: Action, inline: bool) -> Future[Gradients]:
         """Compute a weight gradient, in a second thread if there may be one."""
         work = functools.partial(self._weight_gradient, state, action, torch.get_num_threads())
         if inline:
@@ -212,7 +203,7 @@ class Executor:
             self._pool = process, ThreadPoolExecutor(1)
         return self._pool[1].submit(work)
 
-    def _weight_gradient(self, state: Pass | GraphPass, action: Action, threads: int) -> Gradients:
+    def _weight_gradient(self, state: GraphPass, action: Action, threads: int) -> Gradients:
         """Compute a weight gradient in whatever thread this is, with `threads` of torch's.
 
         Raises InputError where that thread has another rounding mode.

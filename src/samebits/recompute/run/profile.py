@@ -14,79 +14,42 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from samebits.recompute.network import guards
-from samebits.recompute.network.graph import AnyTape, GraphTape, trace_graph
-from samebits.recompute.network.operations import OperationCounter, step_operations
+from samebits.recompute.network.graph import GraphTape, trace_graph
+from samebits.recompute.network.operations import step_operations
 from samebits.recompute.network.sublayer import SEPARABLE, Loss, PassNetwork, SubLayer
-from samebits.recompute.network.tape import Tape
-from samebits.recompute.network.trace import trace
 from samebits.recompute.run.memory import recording, tensor_storages
-from samebits.recompute.run.passes import AutogradGraph, Pass
-from samebits.recompute.run.replay import Replay
-from samebits.recompute.run.walk import begin, state_size
-from samebits.train.layers import Holder
+from samebits.recompute.run.walk import GraphPass, state_size
 from samebits.train.run.measure import storages
-from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue, same_parts
+from samebits.train.value import same_parts
 
 LossFunction = Callable[[Tensor], Tensor]
 
 
-def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[AnyTape, PassNetwork]:
-    """The tape of a model in training mode, parts of which may be frozen in evaluation mode, and
-    the facts of its sub-layers.
+def survey(model: nn.Module, example: Tensor, loss: LossFunction) -> tuple[GraphTape, PassNetwork]:
+    """The tape of a BFP model in training mode, parts of which may be frozen in evaluation mode,
+    and the facts of its sub-layers.
 
-    example: one input of the batch (or shard) to plan for; its values matter little, its shape does
+    example: one input of the shard to plan for; its values matter little, its shape does
     loss:    computes the loss from the model's output
 
     The model, its gradients and torch's generators are left as they were. Raises UnsupportedError
     for a model that cannot be planned.
     """
-    bfp = any(isinstance(part, Holder) for part in model.modules())
     with untouched(model):
         in_training(model)
-        tape = trace_graph(model, example) if bfp else trace(model, example)
-    kind: type[_Survey] = _GraphSurvey if bfp else _Survey
-    # A pass before the measured one: it makes what a process makes once (kernels, tables), which
-    # otherwise would be counted as held by the pass that comes first.
-    counts: list[dict[str, int]] = []
-    with untouched(model):
-        in_training(model)
-        if isinstance(tape, Tape):
-            counts = _counts(tape, example, loss)
-        else:
-            kind(tape, example, counts).run(loss)
-    with untouched(model):
-        in_training(model)
-        return tape, kind(tape, example, counts).run(loss)
+        tape = trace_graph(model, example)
+    # Twice: the first pass makes what a process makes once (kernels, tables), which otherwise would
+    # be counted as held by the pass that comes first.
+    for _ in range(2):
+        with untouched(model):
+            in_training(model)
+            network = _Survey(tape, example).run(loss)
+    return tape, network
 
 
-def _blank(tape: AnyTape) -> PassNetwork:
+def blank(tape: GraphTape) -> PassNetwork:
     """A network of which nothing is known but names, for a pass that drops nothing."""
     return PassNetwork(tuple(SubLayer(call.name, "") for call in tape.calls), tape.output)
-
-
-def _counts(tape: Tape, example: Tensor, loss: LossFunction) -> list[dict[str, int]]:
-    """Operations of every sub-layer of a float model, counted in a pass of their own.
-
-    Not in the measured one: what counts holds tensors for longer, which changes the levels.
-    """
-    state = Pass(tape, _blank(tape), frozenset())
-    state.start(example, example.requires_grad)
-    found: list[dict[str, int]] = [{}]
-    for index in range(1, len(tape.calls)):
-        with OperationCounter() as counter:
-            state.forward(index)
-        found.append({name: getattr(counter, name) for name in ("operations", "products", "calls")})
-    output = state.values[tape.output].detach().requires_grad_()
-    with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(loss(output), [output])
-    state.gradients[tape.output] = gradient
-    for index in range(len(tape.calls) - 1, 0, -1):
-        if index in state.graphs and index in state.gradients:
-            with OperationCounter() as counter:
-                state.backward(index)
-            found[index]["gradient_operations"] = counter.operations
-    return found
 
 
 def in_training(model: nn.Module) -> None:
@@ -120,19 +83,18 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 class _Survey:
-    """The measured pass of a tape.
+    """The measured pass of a tape; the graph says what gradients read.
 
-    counts: operations by sub-layer, of a float model
-    facts:  the fields of each sub-layer, as they become known
+    facts: the fields of each sub-layer, as they become known
     """
 
-    tape: Any  # each kind of survey knows its own
-
-    def __init__(self, tape: AnyTape, example: Tensor, counts: list[dict[str, int]]) -> None:
-        self.tape, self.example, self.counts = tape, example, counts
-        self.state = begin(tape, _blank(tape), frozenset())
+    def __init__(self, tape: GraphTape, example: Tensor) -> None:
+        self.tape, self.example = tape, example
+        self.state = GraphPass(tape, blank(tape), frozenset())
         own = (*tape.model.parameters(), *tape.model.buffers())
+        constants = tensor_storages([list(step.arguments) for step in tape.calls])
         self.own = {a for tensor in own for a, _ in tensor_storages(tensor)}
+        self.own.update(address for address, _ in constants)
         self.weights = {id(p): i for i, p in enumerate(tape.model.parameters())}
         self.readers = Counter(id(p) for i in range(1, len(tape.calls)) for p in tape.parameters(i))
         self.facts: list[dict[str, Any]] = []
@@ -152,12 +114,9 @@ class _Survey:
         )
         with recording(device) as record:
             for index in range(1, count):
-                before = torch.get_rng_state(), _device_state(device)
                 with record.span(f"forward {index}"):
                     state.forward(index)
-                after = torch.get_rng_state(), _device_state(device)
-                random = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-                self._describe(index, random)
+                self._describe(index)
             output = state.result().detach().requires_grad_()
             with torch.enable_grad(), record.span("loss"):
                 value = loss(output)
@@ -192,55 +151,35 @@ class _Survey:
             SubLayer(name=call.name, kind=call.kind, inputs=call.inputs, **facts)
             for call, facts in zip(calls, self.facts, strict=True)
         )
-        summed = isinstance(output, BFPTensor)
-        return PassNetwork(layers, self.tape.output, network_loss, summed)
+        return PassNetwork(layers, self.tape.output, network_loss)
 
     def _size(self, index: int) -> int:
         return sum(size for _, size in tensor_storages(self.state.values[index]))
 
-    def _describe(self, index: int, random: bool) -> None:
-        """Note the facts that the forward pass of a sub-layer shows.
-
-        Saved tensors are values (`needs`), weights and buffers of the model, which count for
-        nothing, or something else (`extra`).
-        """
-        state, call = self.state, self.tape.calls[index]
+    def _describe(self, index: int) -> None:
+        """Note what the records of operations state, and the sizes of what is there."""
+        state, step = self.state, self.tape.calls[index]
         value = state.values[index]
-        address = dict(tensor_storages(value)).keys()
-        alias = next(
-            (v for v in call.inputs if dict(tensor_storages(state.values[v])).keys() & address),
-            None,
-        )
-        graph = state.graphs.get(index)
-        needs: list[int] = []
-        extra: dict[int, int] = {}
-        if graph is not None:
-            for entry in graph.saved:
-                if entry.tensor is None:
-                    needs.append(entry.value)
-                    continue
-                for tensor in storages(entry.tensor):
-                    extra.update(a for a in tensor_storages(tensor) if a[0] not in self.own)
-        roots = {v: self._root(v) for v in needs}
-        if alias is not None:
-            roots[index] = self._root(alias)
-        size = 0 if alias is not None else self._size(index)
-        kept = SubLayer(call.name, call.kind, size=size, extra=sum(extra.values()))
-        again = state.normalize_again(index) if kept.light else None
-        statistics = again is not None and torch.equal(_bits(again), _bits(value))
+        held = dict(tensor_storages(value))
+        before = {v: dict(tensor_storages(state.values[v])).keys() for v in step.inputs}
+        alias = next((v for v, known in before.items() if known & held.keys()), None)
+        known = self.own.union(dict(tensor_storages(state.values[0])))
+        kept = dict(tensor_storages(state.saved.get(index, ())))  # once, if it is in a value too
+        size = sum(n for a, n in held.items() if a not in self.own and a not in kept)
+        shape, given = tuple(value[0].shape), state.values[step.inputs[0] if step.inputs else 0]
+        weights = [tuple(p.shape) for p in self.tape.read_parameters(index)]
+        operations, products = step_operations(step, weights, tuple(given[0].shape), shape)
         self.facts.append(
             {
-                "shape": tuple(value.shape),
-                "size": size,
+                "shape": shape,
+                "size": size if alias is None else 0,
                 "alias": alias,
-                "needs": tuple(sorted({roots[v] for v in needs})),
-                "extra": sum(extra.values()),
-                **self.counts[index],
-                "differentiable": state.differentiable[index],
-                "repeated": graph is not None and _repeats(graph),
-                "random": random,
-                "state": 0 if statistics else Replay(self.tape, random, index).size,
-                "statistics": statistics,
+                "needs": tuple(sorted({self._root(v) for v in step.needs(index)})),
+                "extra": sum(n for a, n in kept.items() if a not in known),
+                "operations": operations,
+                "products": products,
+                "differentiable": index in state.saved,
+                "state": state_size(step.arguments),
             }
         )
 
@@ -280,9 +219,9 @@ class _Survey:
             (self.weights[id(p)], sum(size for _, size in tensor_storages(g)))
             for p, g in state.parameter_gradients.values()
         )
-        if not self.counts:  # two passes of 8 bits for the 16-bit gradient that each product reads
-            ways = bool(entries) + bool(self.facts[index]["weights"])
-            self.facts[index]["gradient_operations"] = 2 * ways * self.facts[index]["operations"]
+        # Two passes of 8 bits for the 16-bit gradient that each product reads.
+        ways = bool(entries) + bool(self.facts[index]["weights"])
+        self.facts[index]["gradient_operations"] = 2 * ways * self.facts[index]["operations"]
         if trial is not None:
             whole = [state.gradients.get(v) for v in inputs]
             whole += [g for _, g in state.parameter_gradients.values()]
@@ -299,7 +238,6 @@ class _Survey:
         counts = (self.readers[id(p)] for p in own)
         return (
             self.tape.calls[index].kind in SEPARABLE
-            and not self.facts[index].get("repeated", False)
             and bool(inputs and own)
             and all(count == 1 for count in counts)
         )
@@ -312,47 +250,9 @@ class _Survey:
             state.activation_gradient(index)
         found = [state.gradients.pop(v, None) for v in state.targets(index)]
         with record.span(f"weight gradient {index}"):
-            found += state.weight_gradient(index, retain=True)
+            found += state.weight_gradient(index)
         state.gradients[index] = arrived
         return found
-
-
-class _GraphSurvey(_Survey):
-    """The measured pass of a BFP tape, of which the graph says what gradients read."""
-
-    tape: GraphTape
-
-    def __init__(self, tape: GraphTape, example: Tensor, counts: list[dict[str, int]]) -> None:
-        super().__init__(tape, example, counts)
-        constants = tensor_storages([list(step.arguments) for step in tape.calls])
-        self.own.update(address for address, _ in constants)
-
-    def _describe(self, index: int, random: bool) -> None:
-        """Note what the records of operations state, and the sizes of what is there."""
-        state, step = self.state, self.tape.calls[index]
-        value = state.values[index]
-        held = dict(tensor_storages(value))
-        before = {v: dict(tensor_storages(state.values[v])).keys() for v in step.inputs}
-        alias = next((v for v, known in before.items() if known & held.keys()), None)
-        known = self.own.union(dict(tensor_storages(state.values[0])))
-        kept = dict(tensor_storages(state.saved.get(index, ())))  # once, if it is in a value too
-        size = sum(n for a, n in held.items() if a not in self.own and a not in kept)
-        shape, given = tuple(value[0].shape), state.values[step.inputs[0] if step.inputs else 0]
-        weights = [tuple(p.shape) for p in self.tape.read_parameters(index)]
-        operations, products = step_operations(step, weights, tuple(given[0].shape), shape)
-        self.facts.append(
-            {
-                "shape": shape,
-                "size": size if alias is None else 0,
-                "alias": alias,
-                "needs": tuple(sorted({self._root(v) for v in step.needs(index)})),
-                "extra": sum(n for a, n in kept.items() if a not in known),
-                "operations": operations,
-                "products": products,
-                "differentiable": index in state.saved,
-                "state": state_size(step.arguments),
-            }
-        )
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -361,9 +261,7 @@ def _same(a: Any, b: Any) -> bool:
         return a is b
     if isinstance(a, tuple):
         return all(map(_same, a, b))
-    if isinstance(a, BFPTensor | BFPValue):
-        return same_parts(a.resolved(), b.resolved())
-    return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+    return same_parts(a.resolved(), b.resolved())
 
 
 def _storage_refs(gradient: Any) -> list[tuple[StorageWeakRef, int]]:
@@ -383,33 +281,3 @@ def _place(
         return -1 - arrived.index(ref)
     fresh.setdefault(ref, size)
     return list(fresh).index(ref)
-
-
-def _bits(value: Tensor) -> Tensor:
-    return value.contiguous().view(-1).view(torch.uint8)
-
-
-def _device_state(device: str) -> Tensor:
-    return torch.cuda.get_rng_state() if device == "cuda" else torch.zeros(1, device="cpu")
-
-
-def _repeats(graph: AutogradGraph) -> bool:
-    """Whether an input or weight is reached by more than one edge of a sub-layer's graph."""
-    ends = {edge.node for edge in graph.inputs.values()}
-    counts: dict[Any, int] = {}
-    seen = {graph.output.node}
-    stack = [graph.output.node]
-    while stack:
-        node = stack.pop()
-        if node in ends:
-            continue
-        for following, _ in node.next_functions:
-            if following is None:
-                continue
-            leaf = following in ends or hasattr(following, "variable")
-            if leaf:
-                counts[following] = counts.get(following, 0) + 1
-            elif following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return any(count > 1 for count in counts.values())

@@ -20,19 +20,24 @@ from samebits.recompute.run.profile import in_training, untouched
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import same_parts
 
+
+class ProofError(UnsupportedError):
+    """A planned step has other bits than a plain one."""
+
+
 Loss = Callable[[Tensor], Tensor]
 
 
 def prove(executor: Executor, example: Tensor, loss: Loss) -> None:
     """Compare a planned step with one of the model itself, on an example of the plan's shape.
 
-    Raises UnsupportedError, naming what differs, where the bits are not the same.
+    Raises ProofError, naming what differs, where the bits are not the same.
     """
     model = executor.tape.model
     plain, planned = (_step(model, forward, example, loss) for forward in (model, executor))
     for name, expected in plain.items():
         if not _same(expected, planned[name]):
-            raise UnsupportedError(
+            raise ProofError(
                 f"{type(model).__name__}: {name} of a planned step differs from that of a plain "
                 "one: the forward code reads something that changes between passes (a global "
                 "variable, a clock, a file); train without a plan"
@@ -55,7 +60,7 @@ def _step(
 
 
 def _plain(value: Tensor | None) -> Any:
-    """Something to compare: a tensor, or codes with their exponent."""
+    """Something to compare: a tensor (of a loss), or codes with their exponent."""
     if isinstance(value, BFPTensor):
         parts = list(value.parts)
         return kernels.of(parts[0][0]).resolve(parts)

@@ -1,4 +1,4 @@
-"""Times of sub-layers on this machine, and how far the model of a device is from them.
+"""Times of sub-layers in BFP on this machine, and how far modelled times are from measured ones.
 
 A sub-layer is timed as plans run it: in a pass, whose own work counts. The shortest of several
 passes is the time; on one thread the clock is that of the thread, which other processes on the
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samebits.recompute.network.graph import AnyTape
+from samebits.recompute.network.graph import GraphTape
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.run.profile import in_training, untouched
-from samebits.recompute.run.walk import begin
+from samebits.recompute.run.walk import GraphPass
 
 PICOSECONDS_PER_NANOSECOND = 1000
 
@@ -42,7 +42,7 @@ def shortest(action: Callable[[], Any], seconds: float) -> int:
 
 
 def measured_times(
-    tape: AnyTape, network: PassNetwork, example: Tensor, repeats: int = 10
+    tape: GraphTape, network: PassNetwork, example: Tensor, repeats: int = 10
 ) -> list[int]:
     """Picoseconds of every sub-layer's forward pass, the shortest of `repeats`; 0 for the input.
 
@@ -53,7 +53,7 @@ def measured_times(
     with untouched(tape.model):
         in_training(tape.model)
         for _ in range(repeats):
-            state = begin(tape, network, frozenset())
+            state = GraphPass(tape, network, frozenset())
             state.start(example, example.requires_grad)
             for index in range(1, len(tape.calls)):
                 start = clock()
@@ -63,6 +63,6 @@ def measured_times(
 
 
 def factors(modelled: Sequence[int], measured: Sequence[int]) -> list[float]:
-    """By how much each modelled time is too long or too short, at least 1; the input left out."""
-    pairs = zip(modelled[1:], measured[1:], strict=True)
+    """By how much each modelled time is too long or too short, at least 1."""
+    pairs = zip(modelled, measured, strict=True)
     return [max(a, b, 1) / max(min(a, b), 1) for a, b in pairs]

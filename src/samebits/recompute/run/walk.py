@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits.errors import InputError, RangeError, UnsupportedError
-from samebits.recompute.network.graph import AnyTape, GraphTape, StepOutput
+from samebits.recompute.network.graph import GraphTape, StepOutput
 from samebits.recompute.network.sublayer import PassNetwork
-from samebits.recompute.network.tape import Tape
-from samebits.recompute.run.passes import Bookkeeping, Gradients, Pass
 from samebits.train.deferred import deferred_updates
 from samebits.train.graph import Parameter
 from samebits.train.layers.base import named_by
@@ -30,23 +29,24 @@ from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue
 
 Given = tuple[BFPValue | None, ...]  # gradients of a step's outputs
+Gradients = tuple[Tensor | None, ...]  # of a sub-layer's weights
 
 
-def begin(tape: AnyTape, network: PassNetwork, recomputed: frozenset[int]) -> Any:
-    """A new pass of a tape."""
-    return (Pass if isinstance(tape, Tape) else GraphPass)(tape, network, recomputed)  # type: ignore[arg-type]
+class GraphPass:
+    """A pass of a tape, as far as it has come; its values are tuples of a step's outputs.
 
-
-class GraphPass(Bookkeeping):
-    """A pass of a BFP tape; its values are tuples of a step's outputs.
-
+    recomputed: the values that will be computed again; what this takes is kept from the first time
+    values, gradients: those that are there, by the number of the step
+    parameter_gradients: parameter and gradient, by the id of the parameter, until it is handed over
     saved: what gradients need besides values, by step
     """
 
-    tape: GraphTape
-
     def __init__(self, tape: GraphTape, network: PassNetwork, recomputed: frozenset[int]) -> None:
-        super().__init__(tape, network, recomputed)
+        self.tape, self.network, self.recomputed = tape, network, recomputed
+        self.values: dict[int, Any] = {}
+        self.gradients: dict[int, Any] = {}
+        self.parameter_gradients: dict[int, tuple[Tensor, Tensor]] = {}  # of shared parameters
+        self.replays: dict[int, Any] = {}
         self.weights = [p.value for p in tape.graph.parameters]
         self.versions = [w.versions() for w in self.weights]
         self.saved: dict[int, tuple[Any, ...]] = {}
@@ -90,8 +90,20 @@ class GraphPass(Bookkeeping):
         with deferred_updates():
             self._compute(index, self.replays.pop(index), index not in self.saved)
 
-    def compute(self, index: int) -> tuple[Any, ...]:
-        return self._run(index, self.tape.calls[index].arguments)[0]
+    def read(self, index: int) -> Any:
+        """A value that is there; a view is made again from what it is a view of."""
+        value = self.values.get(index)
+        if value is None:
+            if self.network.layers[index].alias is None:
+                raise AssertionError(f"value {index} is read after it was freed")
+            with torch.no_grad():
+                value, _ = self._run(index, self.tape.calls[index].arguments)
+        return value
+
+    def free(self, index: int) -> None:
+        """Drop a value and the views of it."""
+        for v in self.network.views[index]:
+            self.values.pop(v, None)
 
     def _compute(self, index: int, arguments: Sequence[Any], keep: bool) -> None:
         self.values[index], saved = self._run(index, arguments)
@@ -158,7 +170,7 @@ class GraphPass(Bookkeeping):
         if self.has_backward(index):
             self._pass_on(index, self._gradients(index, StepOutput))
 
-    def weight_gradient(self, index: int, retain: bool = False) -> Gradients:
+    def weight_gradient(self, index: int) -> Gradients:
         """Gradients of a step's weights alone, after those of its inputs: in any thread."""
         found = self._gradients(index, Parameter) if self.has_backward(index) else ()
         return self._of_parameters(index, found)
@@ -172,6 +184,13 @@ class GraphPass(Bookkeeping):
                 self.parameter_gradients[id(p)] = (p, whole)
         self.gradients.pop(index, None)
         self.saved.pop(index, None)
+
+    def settle(self, parameters: Sequence[int]) -> None:
+        """Hand the gradients of parameters (by id) over to `.grad`: no more contributions come."""
+        for key in parameters:
+            entry = self.parameter_gradients.pop(key, None)
+            if entry is not None:
+                _accumulate(*entry)
 
     def merged(self, a: Given, b: Given) -> Given:
         """Two gradients of a value, both of which count."""
@@ -229,6 +248,19 @@ def _together(a: Tensor, b: Tensor) -> Tensor:
     assert isinstance(a, BFPTensor)
     assert isinstance(b, BFPTensor)
     return BFPTensor.of(a.value + b.value)
+
+
+def _accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to a parameter's `.grad`, as autograd does at a leaf.
+
+    The first gradient is taken over, not copied; hooks are called either way.
+    """
+    if parameter.grad is None:
+        parameter.grad = gradient
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            hook(parameter)
+    else:
+        torch.autograd.backward([parameter], [gradient])
 
 
 def _drawn(argument: Any) -> Any:

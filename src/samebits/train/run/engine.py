@@ -34,14 +34,14 @@ from samebits.train.widths import Widths
 # float32 images [N, C, H, W], and int64 labels [N] or another task's (`Dataset.targets`); CPU
 MOST_STEPS = 8  # shapes of batches whose steps are recorded
 Batch = tuple[torch.Tensor, torch.Tensor]
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Forward = Callable[..., torch.Tensor]
 
 
 class Engine:
     """A model with its optimizer, in one of the two numerics.
 
-    forward: what training steps call in the model's place, with the same results (a plan's
-    executor); None for the model itself.
+    forward: what training steps call in the model's place (in float32: in that of the model and
+    the loss) with the same results, by a plan; None for the model itself.
     """
 
     optimizer: Any  # of torch's interface
@@ -60,18 +60,22 @@ class Engine:
         """Real images as the model takes them, on its device."""
         return images.to(self._device)
 
-    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
-        """The model's input for a batch as one shard, and the loss of its output."""
-        images, labels = batch[0], batch[1].to(self._device)
+    def given(self, batch: Batch) -> Batch:
+        """The model's input for a batch as one shard, and its labels, on the model's device."""
+        return self.real_input(batch[0]), batch[1].to(self._device)
+
+    def criterion(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss of the model's output."""
         own = isinstance(self._criterion, OwnLoss)
         if labels.dim() == 2 and not labels.is_floating_point() and not own:
             # Of every place of a text; criteria have classes second.
-            return self.real_input(images), lambda logits: self._criterion(
-                logits.transpose(1, 2), labels
-            )
-        return self.real_input(images), lambda logits: self._criterion(
-            logits if own else fitting(logits, labels), labels
-        )
+            return self._criterion(output.transpose(1, 2), labels)
+        return self._criterion(output if own else fitting(output, labels), labels)
+
+    def prepare(self, batch: Batch) -> tuple[torch.Tensor, Forward]:
+        """The model's input for a batch as one shard, and the loss of its output."""
+        x, labels = self.given(batch)
+        return x, lambda output: self.criterion(output, labels)
 
     def islands(self) -> list[str]:
         """A line for all that was computed in floats in a network of integers."""
@@ -132,9 +136,8 @@ class Float32Engine(Engine):
         Raises RangeError where the mean loss is not finite, in all workers at once.
         """
         self._start(lr)
-        x, criterion = self.prepare(batch)
         with _heard(self.recorder), self._workers.answered():  # the replicas agree on buckets
-            loss = criterion(self._replica(x))
+            loss = self._replica(*self.given(batch))
         value = float(self._workers.gather(loss.detach()).mean())
         if not math.isfinite(value):
             raise RangeError(f"the loss is {value}")
@@ -151,15 +154,18 @@ class Float32Engine(Engine):
 
 
 class _Steps(nn.Module):
-    """The model of an engine as its steps call it: itself, or what a plan has put in its place."""
+    """The loss of a batch as an engine's steps call it: by the model, or by a plan's step."""
 
     def __init__(self, engine: Float32Engine) -> None:
         super().__init__()
         self.model = engine.model
         self._engine = engine
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self._engine.forward or self.model)(x)
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        planned = self._engine.forward
+        if planned is not None:
+            return planned(x, labels)
+        return self._engine.criterion(self.model(x), labels)
 
 
 class BfpEngine(Engine):
