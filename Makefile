@@ -38,7 +38,8 @@ test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow: lint $(VENV)/.stamp-arm $(VENV)/.stamp-others $(VENV)/.stamp-tensorflow \
-		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-quantizers \
+		$(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers $(VENV)/.stamp-timm \
+		$(VENV)/.stamp-quantizers \
 		$(VENV)/.stamp-detector \
 		$(VENV)/.stamp-docs $(VENV)/.stamp-examples $(VENV)/.stamp-browser
 	$(BIN)/python -m pytest -n $(WORKERS)
@@ -166,6 +167,11 @@ $(VENV)/.stamp-detector: $(DECLARED) $(VENV)/.stamp-test
 $(VENV)/.stamp-transformers: $(DECLARED) $(VENV)/.stamp-test
 	@if $(INSTALL) transformers; then touch $@; else \
 		echo "could not install: transformers; the tests that need it are skipped"; fi
+
+# Alone too; what loads weights, which no test does, is what transformers has.
+$(VENV)/.stamp-timm: $(VENV)/.stamp-torchvision $(VENV)/.stamp-transformers
+	@if $(INSTALL) --no-deps timm; then touch $@; else \
+		echo "could not install: timm; the tests that need it are skipped"; fi
 
 # A browser of the system, and what drives it; Playwright's own browsers are not fetched.
 $(VENV)/.stamp-browser: Makefile $(DECLARED) $(VENV)/.stamp-test

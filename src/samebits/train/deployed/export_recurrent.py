@@ -77,7 +77,8 @@ def one_step(
             return single, x, output
     raise UnsupportedError(
         f"expected a model that takes sequences of one step as well as of {length}, found one that "
-        "does not; it cannot be exported step by step"
+        "does not; it cannot be exported step by step: evaluate it with frozen exponents "
+        "(samebits.train.deployed.deploy), or let it hold layers without states, such as Conv2d"
     )
 
 
