@@ -546,6 +546,7 @@ def compile_training(
     *,
     target: str = "c",
     batch: int | None = None,
+    schedule: str | Sequence[float] | None = None,
     prefix: str | None = None,
     arch: str | nn.Module | None = None,
     **others: Any,
@@ -556,6 +557,8 @@ def compile_training(
     out:    folder to write; an earlier package there is replaced
     target: c
     batch:  the most samples of a step, by default 8; a step is one shard
+    schedule: of the learning rate from here on: its name and steps ("cosine:1000"), from that of
+            the run, or every rate; by default it stays that of the run
     prefix: of every name, by default `model`
     arch:   as `load` takes it
     others: options of `Network.compile` that do not apply: none may be given
@@ -575,7 +578,7 @@ def compile_training(
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
-    return training_of(opened, Path(out), count, name, arch)
+    return training_of(opened, Path(out), count, name, arch, schedule)
 
 
 @settled

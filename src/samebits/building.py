@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +28,7 @@ from samebits.model import LITE_FILE, ONNX_FILE, Model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.image import FOLDER_FORMAT, encoded, firmware_sha256
 from samebits.ondevice.check import c_steps, torch_steps
+from samebits.ondevice.optimizer import parse_schedule
 from samebits.ondevice.package import TrainingCode, code_of_run, state_bytes, trained_on
 from samebits.onnx import to_qdq
 from samebits.onnx.writer.emit import model_bytes
@@ -217,10 +219,20 @@ class CompiledTraining(Reported):
         )
 
 
-def training_of(run: StoppedRun, out: Path, batch: int, prefix: str, arch: Any) -> CompiledTraining:
+def training_of(
+    run: StoppedRun,
+    out: Path,
+    batch: int,
+    prefix: str,
+    arch: Any,
+    schedule: str | Sequence[float] | None = None,
+) -> CompiledTraining:
     """Write the C that trains the network of a run on."""
     progress.stage("generating C")
-    code = code_of_run(run, batch, prefix)
+    rates = schedule or ()
+    if isinstance(rates, str):
+        rates = parse_schedule(rates, run.config.lr)
+    code = code_of_run(run, batch, prefix, rates)
     sha256 = replace_folder(out.absolute(), code.files)
     return CompiledTraining(str(run.path), out.absolute(), code, run, sha256, arch)
 

@@ -52,10 +52,12 @@ def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
 
 
 def test_json_has_the_figures(run, samebits, tmp_path):
-    done = samebits("compile", run, "--out", tmp_path / "c", "--train-batch", "3", "--json")
+    options = ("--train-batch", "3", "--train-schedule", "linear:4", "--json")
+    done = samebits("compile", run, "--out", tmp_path / "c", *options)
     told = json.loads(done.out)
     report = json.loads((tmp_path / "c" / "report.json").read_text())
     assert told["batch"] == report["batch"] == 3
+    assert report["optimizer"]["scheduled_steps"] == 4
     assert told["bytes"] == report["bytes"]
     assert told["bytes"]["arena"] >= told["bytes"]["arena_bound"] > told["bytes"]["state"]
 
@@ -65,6 +67,8 @@ def test_json_has_the_figures(run, samebits, tmp_path):
     [
         (["--target", "npu"], "--train: expected --target c, found npu"),
         (["--cpu", "cortex-m4"], "--cpu does not apply to --train, found cortex-m4"),
+        (["--train-schedule", "cosine"], "expected NAME:STEPS with 1 to 1,048,576 steps"),
+        (["--train-schedule", "sine:3"], "expected a schedule among"),
         (["--prefix", "2"], "prefix of the generated C: expected"),
     ],
 )
