@@ -36,7 +36,7 @@ static void terms_of(samebits_update *d) {
 SAMEBITS_INLINE int64_t sum_of(const samebits_update *d, int32_t i, int32_t g) {
     const samebits_optimizer *o = d->o;
     const samebits_parameter *p = d->p;
-    int64_t sum = down64(g, d->by_g);
+    int64_t sum = moved_by(g, d->by_g);
     if (o->decay.m) sum += down64((int64_t)o->decay.m * joint_at(p, i), d->by_j);
     if (d->old && p->v[i]) {
         const int32_t v = p->v[i], size = magnitude32(v), q = o->momentum.m * (512 + (size & 511));
@@ -83,7 +83,7 @@ SAMEBITS_INLINE void momentum_element(samebits_update *d, int32_t i, int32_t g) 
     const int64_t sum = sum_of(d, i, g), size = samebits_magnitude64(sum);
     const int32_t n = length_of(size), field = n - 10 + d->e_d - d->e_v + 63;
     int32_t code = 0;
-    if (size && field >= 1) code = 512 * (field - 1) + (int32_t)stochastic(size, n - 10, w);
+    if (size && field >= 1) code = 512 * (field - 1) + rounded10(size, n, w);
     d->top = SAMEBITS_MAX(d->top, code);
     code = sum < 0 ? -code : code;
     p->v[i] = (int16_t)code;

@@ -5,7 +5,9 @@
 #include "real.h"
 
 void samebits_train_words(uint32_t *counter, uint32_t k0, uint32_t k1) {
-    philox(counter, counter + 1, counter + 2, counter + 3, k0, k1, 1);
+    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
+    philox(&a, &b, &c, &d, k0, k1, 1);
+    counter[0] = a, counter[1] = b, counter[2] = c, counter[3] = d;
 }
 
 int samebits_train_rate(double rate, samebits_coefficient *out) {

@@ -75,10 +75,23 @@ SAMEBITS_INLINE int32_t gradient_of(const samebits_update *d, int64_t sum) {
     return (int32_t)g;
 }
 
-/* rne(v * 2**-s) of |v| < 2**26: where it shifts to the right, in 32 bits. */
+/* rne(v * 2**-s) of |v| < 2**26: where it shifts to the right, in 32 bits, and to the left by a
+ * product, which takes fewer instructions than a shift of 64 bits. */
 SAMEBITS_INLINE int64_t down26(int32_t v, int32_t s) {
-    if (s <= 0) return (int64_t)((uint64_t)(int64_t)v << -s);
-    return s > 26 ? 0 : samebits_round32(v, s);
+    if (s > 0) return s > 26 ? 0 : samebits_round32(v, s);
+    return s > -31 ? (int64_t)v * (int32_t)(1u << -s) : (int64_t)((uint64_t)(int64_t)v << -s);
+}
+
+/* The same of any 32 bits. */
+SAMEBITS_INLINE int64_t moved_by(int32_t v, int32_t s) {
+    return s <= 0 && s > -31 ? (int64_t)v * (int32_t)(1u << -s) : down64(v, s);
+}
+
+/* round(a, n - 10) of 1.4, of n bits of a: the first ten, after 16 random bits were added to those
+ * that follow. */
+SAMEBITS_INLINE int32_t rounded10(int64_t a, int32_t n, uint32_t bits) {
+    const uint32_t top = n >= 26 ? (uint32_t)(a >> (n - 26)) : (uint32_t)a << (26 - n);
+    return (int32_t)((top + bits) >> 16);
 }
 
 /* `stochastic` of a < 2**26, in 32 bits where they hold it. */
