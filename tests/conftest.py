@@ -71,10 +71,10 @@ def shared_objects(objects: Path) -> Iterator[None]:
     from object_cache import cached
     from samebits.codegen.run import execute
 
-    compiler = execute._compiler
-    execute._compiler = cached(compiler, objects)
+    compiler = execute.compile_with
+    execute.compile_with = cached(compiler, objects)
     yield
-    execute._compiler = compiler
+    execute.compile_with = compiler
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,15 @@ def state_of(run: BfpEngine, step: int) -> TrainingState:
     return TrainingState(run.model.state_dict(), run.optimizer.state_dict()["state"], step)
 
 
-def code_of(run: BfpEngine, options: TrainConfig, step: int = 0, batch: int = 8) -> TrainingCode:
-    return training_code(run.model, options, SHAPE, state_of(run, step), batch=batch)
+def code_of(
+    run: BfpEngine,
+    options: TrainConfig,
+    step: int = 0,
+    batch: int = 8,
+    rates: Sequence[float] = (),
+) -> TrainingCode:
+    state = state_of(run, step)
+    return training_code(run.model, options, SHAPE, state, batch=batch, rates=rates)
 
 
 def batches(steps: int, batch: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -116,7 +116,7 @@ from torch.utils.data import DataLoader, TensorDataset
 sys.path.insert(0, TESTS)
 from object_cache import cached
 execute = sys.modules["samebits.codegen.run.execute"]
-execute._compiler = cached(execute._compiler, Path(OBJECTS))
+execute.compile_with = cached(execute.compile_with, Path(OBJECTS))
 
 digits = sys.modules["samebits.data.load"].load_digits()
 def few():

@@ -31,7 +31,7 @@ from samebits.sources import called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.building import CompiledTraining
+    from samebits.building import CompiledTraining, TrainingVerification
     from samebits.contract import Contract
     from samebits.data import LabelledReading
     from samebits.data.options import PartReading
@@ -49,6 +49,7 @@ __all__ = [
     "load",
     "quantize",
     "report",
+    "verify_training",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -572,6 +573,7 @@ def compile_training(
     *,
     target: str = "c",
     batch: int | None = None,
+    schedule: str | Sequence[float] | None = None,
     prefix: str | None = None,
     arch: str | nn.Module | None = None,
     **others: Any,
@@ -582,6 +584,8 @@ def compile_training(
     out:    folder to write; an earlier package there is replaced
     target: c
     batch:  the most samples of a step, by default 8; a step is one shard
+    schedule: of the learning rate from here on: its name and steps ("cosine:1000"), from that of
+            the run, or every rate; by default it stays that of the run
     prefix: of every name, by default `model`
     arch:   as `load` takes it
     others: options of `Network.compile` that do not apply: none may be given
@@ -601,7 +605,38 @@ def compile_training(
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
-    return training_of(opened, Path(out), count, name, arch)
+    return training_of(opened, Path(out), count, name, arch, schedule)
+
+
+@settled
+def verify_training(
+    run: str | Path,
+    train: str,
+    backends: Sequence[str] | None = None,
+    arch: str | nn.Module | None = None,
+) -> TrainingVerification:
+    """Train on in PyTorch and in C, from where a run stands, and compare the state and the loss
+    after every step; where they part, name the step, the instruction and the tensor.
+
+    run:      a training folder or a checkpoint, whose data are read again
+    train:    "steps:N", steps of 8 samples each
+    backends: training, which is PyTorch and always there, c, this machine, and emulated processors
+              and boards, such as cortex-m3; by default training and c
+    arch:     as `load` takes it
+
+    Errors as `compile_training`, and InputError for a backend that cannot run here.
+    """
+    from samebits.building import training_verified
+    from samebits.ondevice.check import HOST, checked_names
+    from samebits.train.run.restore import open_run
+
+    kind, _, count = train.partition(":")
+    if kind != "steps" or not (count.isascii() and count.isdigit()) or not 1 <= int(count) <= 10**6:
+        raise InputError(
+            f"--train: expected steps:N with at least 1 step, such as steps:20, found {train!r}"
+        )
+    names = checked_names([HOST] if backends is None else backends)
+    return training_verified(open_run(Path(run), arch, progress.note), int(count), names, arch)
 
 
 @settled

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +21,9 @@ from samebits.codegen.packaging.seal import seal
 from samebits.codegen.packaging.signature import given_key, sign, signature_of
 from samebits.codegen.run.interface import LARGEST_REPORT, REPORT
 from samebits.codegen.run.requirements import BOARDS, requirements
+from samebits.codegen.run.targets import TARGETS
+from samebits.data.load import given_data
+from samebits.data.options import PLAIN
 from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
@@ -26,7 +31,18 @@ from samebits.ir.integer.transfer import transfer_tables
 from samebits.model import LITE_FILE, ONNX_FILE, Model
 from samebits.npu.compiler.lower import lower_real_graph
 from samebits.npu.machine.image import FOLDER_FORMAT, encoded, firmware_sha256
-from samebits.ondevice.check import c_steps, torch_steps
+from samebits.ondevice.check import (
+    HOST,
+    Batch,
+    StepTrace,
+    c_steps,
+    checked_names,
+    parting_instruction,
+    parting_tensor,
+    step_program,
+    torch_steps,
+)
+from samebits.ondevice.optimizer import parse_schedule
 from samebits.ondevice.package import TrainingCode, code_of_run, state_bytes, trained_on
 from samebits.onnx import to_qdq
 from samebits.onnx.writer.emit import model_bytes
@@ -35,8 +51,16 @@ from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import SAME, CompiledNetwork, Firmware
 from samebits.settled import settled
 from samebits.train.run.checkpoint import write_checkpoint
-from samebits.train.run.restore import StoppedRun, open_checkpoint, open_run
+from samebits.train.run.loop import data_order
+from samebits.train.run.restore import (
+    StoppedRun,
+    earlier_reading,
+    open_checkpoint,
+    open_run,
+)
 from samebits.verification.package import AUDIO, packaged
+
+CHECKED_BATCH = 8  # samples of a training step that `verify` makes
 
 
 def package_of(
@@ -77,17 +101,38 @@ def package_of(
     )
 
 
+@dataclass(frozen=True)
+class StepsVerdict:
+    """The steps of one backend beside those of PyTorch.
+
+    parting: the first step after which state or loss differ, or None; where: instruction and tensor
+    """
+
+    backend: str
+    parting: int | None
+    where: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"backend": self.backend, "parting": self.parting, "where": self.where}
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingVerification(Reported):
     """Steps in C beside the same in PyTorch. True where every state and loss is equal.
 
-    parting: the first step after which one differs. losses: of PyTorch
+    verdicts: of every backend but PyTorch. losses: of PyTorch
     """
 
     source: str
     steps: int
-    parting: int | None
+    verdicts: tuple[StepsVerdict, ...]
     losses: tuple[float, ...]
+
+    @property
+    def parting(self) -> int | None:
+        """The first step after which a backend differs."""
+        return min((v.parting for v in self.verdicts if v.parting is not None), default=None)
 
     def __bool__(self) -> bool:
         return self.parting is None
@@ -99,14 +144,28 @@ class TrainingVerification(Reported):
             "steps": self.steps,
             "same": bool(self),
             "parting": self.parting,
+            "backends": [verdict.to_dict() for verdict in self.verdicts],
             "losses": list(self.losses),
         }
 
     def report(self) -> Report:
-        """The verdict, and the first step that differs."""
-        found = f"{self.steps} steps in C and in PyTorch, state and loss after each: "
-        found += "equal" if self else f"the first that differ are those of step {self.parting}"
-        return Report(f"Training of {printable(self.source)}", SAME[bool(self)], [section(found)])
+        """The verdict of every backend, and where it differs."""
+        rows = []
+        for verdict in self.verdicts:
+            text = "equal to training"
+            if verdict.parting is not None:
+                text = f"differs after step {verdict.parting}: {verdict.where}"
+            rows.append((verdict.backend, text))
+        return Report(
+            f"Training of {printable(self.source)}",
+            SAME[bool(self)],
+            [
+                section(
+                    f"{self.steps} steps, state and loss after each:",
+                    Table(("backend", "found"), rows),
+                )
+            ],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,16 +195,24 @@ class CompiledTraining(Reported):
         return state_bytes(checkpoint, self.code.places)
 
     @settled
-    def verify(self, images: Any, labels: Any, lr: float | None = None) -> TrainingVerification:
-        """Train on samples in C on this machine and in PyTorch, from where the run stands, and
-        compare the state and the loss after every step.
+    def verify(
+        self,
+        images: Any,
+        labels: Any,
+        lr: float | None = None,
+        backends: Sequence[str] = (HOST,),
+    ) -> TrainingVerification:
+        """Train on samples in C and in PyTorch, from where the run stands, and compare the state
+        and the loss after every step. Where they part, name the instruction and the tensor.
 
         images: float32 [n, C, H, W] or rows [n, features], an array or a tensor, cut into batches
-        of those that the C was made for; labels: n whole numbers; lr: by default that of the run
+        of those that the C was made for; labels: n whole numbers; lr: by default that of the run;
+        backends: c, this machine, and emulated processors and boards, such as cortex-m3
 
-        Raises InputError for samples that do not fit and for a machine without a compiler,
+        Raises InputError for samples that do not fit and for a backend that cannot run here,
         RangeError where training diverges.
         """
+        names = checked_names(backends)
         x, y = torch.as_tensor(images).float(), torch.as_tensor(labels).long()
         shape, size = self.run.input_shape, self.code.tape.batch
         if tuple(x.shape[1:]) != shape or y.shape != x.shape[:1] or len(x) < 1:
@@ -155,14 +222,40 @@ class CompiledTraining(Reported):
             )
         batches = list(zip(x.split(size), y.split(size), strict=True))
         rates = [self.run.config.lr if lr is None else lr] * len(batches)
-        again = open_run(self.run.path, self.arch)
-        first = self.run.checkpoint.step
-        found = c_steps(self.code, batches, rates)
-        wanted = torch_steps(again.engine, self.code, first, batches, rates)
-        same = [a == b for a, b in zip(found, wanted, strict=True)]
-        parting = None if all(same) else same.index(False)
+        found = {name: c_steps(self.code, batches, rates, name) for name in names[1:]}
+        wanted, _ = self._in_torch(batches, rates)
+        partings = {name: _parting(steps, wanted) for name, steps in found.items()}
+        good = next((name for name, parting in partings.items() if parting is None), None)
+        verdicts = []
+        for name, parting in partings.items():
+            where = ""
+            if parting is not None:
+                until = parting + 1
+                where = self._where(name, good, batches[:until], rates[:until])
+            verdicts.append(StepsVerdict(name, parting, where))
         losses = tuple(each.loss for each in wanted)
-        return TrainingVerification(self.source, len(batches), parting, losses)
+        return TrainingVerification(self.source, len(batches), tuple(verdicts), losses)
+
+    def _in_torch(
+        self, batches: Sequence[Batch], rates: Sequence[float]
+    ) -> tuple[list[StepTrace], bytes]:
+        again = open_run(self.run.path, self.arch)
+        return torch_steps(again.engine, self.code, self.run.checkpoint.step, batches, rates)
+
+    def _where(
+        self, name: str, good: str | None, batches: Sequence[Batch], rates: Sequence[float]
+    ) -> str:
+        """Where the last step of a backend leaves that of PyTorch: an instruction, if another
+        backend's C, whose instructions are the same, is right; and a tensor."""
+        with tempfile.TemporaryDirectory() as home:
+            bad = step_program(self.code, TARGETS[name], Path(home) / "bad")
+            if good is not None:
+                other = step_program(self.code, TARGETS[good], Path(home) / "good")
+                found = parting_instruction(other, bad, batches, rates)
+                if found is not None:
+                    return found
+            state = bad.steps(batches, rates)[1]
+        return parting_tensor(self.code, state, self._in_torch(batches, rates)[1])
 
     @settled
     def checkpoint(self, state: bytes, out: str | Path) -> Path:
@@ -217,12 +310,43 @@ class CompiledTraining(Reported):
         )
 
 
-def training_of(run: StoppedRun, out: Path, batch: int, prefix: str, arch: Any) -> CompiledTraining:
+def _parting(found: Sequence[StepTrace], wanted: Sequence[StepTrace]) -> int | None:
+    same = [a == b for a, b in zip(found, wanted, strict=True)]
+    return None if all(same) else same.index(False)
+
+
+def training_of(
+    run: StoppedRun,
+    out: Path,
+    batch: int,
+    prefix: str,
+    arch: Any,
+    schedule: str | Sequence[float] | None = None,
+) -> CompiledTraining:
     """Write the C that trains the network of a run on."""
     progress.stage("generating C")
-    code = code_of_run(run, batch, prefix)
+    rates = schedule or ()
+    if isinstance(rates, str):
+        rates = parse_schedule(rates, run.config.lr)
+    code = code_of_run(run, batch, prefix, rates)
     sha256 = replace_folder(out.absolute(), code.files)
     return CompiledTraining(str(run.path), out.absolute(), code, run, sha256, arch)
+
+
+def training_verified(
+    run: StoppedRun, steps: int, backends: Sequence[str], arch: Any
+) -> TrainingVerification:
+    """Compare steps on the run's own data, in the order of its training."""
+    path, checkpoint, config = run.path, run.checkpoint, run.config
+    earlier = earlier_reading(path, checkpoint)
+    data = given_data(config.data, input_shape=run.input_shape, options=PLAIN, earlier=earlier)
+    count, own = steps * CHECKED_BATCH, len(data.train_labels)
+    epochs = range(-(-count // own))
+    chosen = torch.cat([data_order(own, config.seed, epoch) for epoch in epochs])[:count]
+    images, labels = data.values(data.images("train")[chosen]), data.targets("train", chosen)
+    code = code_of_run(run, CHECKED_BATCH, "model")
+    compiled = CompiledTraining(str(path), Path(), code, run, arch=arch)
+    return compiled.verify(images, labels, None, backends)
 
 
 def firmware_of(

@@ -10,6 +10,7 @@ import torch
 
 import samebits as sb
 from on_device import Device, batches
+from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError
 from samebits.ondevice.state import from_bytes
 
@@ -42,7 +43,8 @@ def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
     same = compiled.verify(images[:10], labels[:10], 0.05)
     assert same
     assert same.to_dict()["steps"] == 3
-    assert "3 steps in C and in PyTorch, state and loss after each: equal" in str(same.report())
+    assert "3 steps, state and loss after each:" in str(same.report())
+    assert "equal to training" in str(same.report())
     with pytest.raises(InputError, match=r"expected images \[n, 1, 8, 8\]"):
         compiled.verify(images[:, :, 1:], labels)
     with pytest.raises(InputError, match="refuses them with code 2"):
@@ -52,10 +54,12 @@ def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
 
 
 def test_json_has_the_figures(run, samebits, tmp_path):
-    done = samebits("compile", run, "--out", tmp_path / "c", "--train-batch", "3", "--json")
+    options = ("--train-batch", "3", "--train-schedule", "linear:4", "--json")
+    done = samebits("compile", run, "--out", tmp_path / "c", *options)
     told = json.loads(done.out)
     report = json.loads((tmp_path / "c" / "report.json").read_text())
     assert told["batch"] == report["batch"] == 3
+    assert report["optimizer"]["scheduled_steps"] == 4
     assert told["bytes"] == report["bytes"]
     assert told["bytes"]["arena"] >= told["bytes"]["arena_bound"] > told["bytes"]["state"]
 
@@ -65,6 +69,8 @@ def test_json_has_the_figures(run, samebits, tmp_path):
     [
         (["--target", "npu"], "--train: expected --target c, found npu"),
         (["--cpu", "cortex-m4"], "--cpu does not apply to --train, found cortex-m4"),
+        (["--train-schedule", "cosine"], "expected NAME:STEPS with 1 to 1,048,576 steps"),
+        (["--train-schedule", "sine:3"], "expected a schedule among"),
         (["--prefix", "2"], "prefix of the generated C: expected"),
     ],
 )
@@ -80,3 +86,36 @@ def test_a_network_that_c_cannot_train(samebits, tmp_path):
     done = samebits("compile", tmp_path / "r", "--out", tmp_path / "c", "--train")
     assert done.code == 2
     assert "layer '1' (Activation): training in C has no instruction for" in done.err
+
+
+def test_steps_are_compared_on_the_data_of_the_run(run, samebits):
+    done = samebits("verify", run, "--train", "steps:3", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["same"]
+    assert told["backends"] == [{"backend": "c", "parting": None, "where": ""}]
+    assert len(told["losses"]) == told["steps"] == 3
+
+
+@pytest.mark.slow  # half a minute: emulated boards
+def test_boards_train_as_pytorch_does(run, samebits):
+    names = ["c", "cortex-m0-large", "cortex-m3", "cortex-m4", "cortex-m55", "aarch64", "s390x"]
+    names = [name for name in names if not TARGETS[name].unavailable()]
+    given = ",".join(["training", *names])
+    done = samebits("verify", run, "--train", "steps:2", "--backends", given, "--json")
+    assert done.code == 0, done.err
+    assert [each["backend"] for each in json.loads(done.out)["backends"]] == names
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--train", "20"], "expected steps:N with at least 1 step"),
+        (["--train", "steps:2", "--backends", "npu"], "--backends: expected some of training, c,"),
+        (["--train", "steps:2", "--backends", "cortex-m0"], "that needs"),
+    ],
+)
+def test_comparisons_that_cannot_be_made(run, samebits, options, said):
+    done = samebits("verify", run, *options)
+    assert done.code == 2
+    assert said in done.err

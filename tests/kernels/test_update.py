@@ -142,6 +142,16 @@ def test_carry(k, shift, count, draw):
                 assert not small or shift > -60
 
 
+def test_random_bits_do_not_lift_what_16_bits_cut_off(k):
+    """The largest product, of which 16 bits behind the point show nothing from a shift of 42 on."""
+    count = 1 << 18
+    for right, moves in ((41, True), (42, False), (60, False)):
+        codes, delayed = torch.zeros(count, dtype=torch.int8), torch.zeros(count, dtype=torch.int16)
+        p = torch.full((count,), (73 - right) * 512 + 511, dtype=torch.int16)
+        k.lazy_carry(codes, delayed, Update(p, 65535, -73, Draw(0, 0, 0)), True)
+        assert bool(delayed.any()) == moves
+
+
 @pytest.mark.parametrize("by", [-7, -6, -1, 0, 1, 2, 9, 24, 40, 63, 64, 200])
 @pytest.mark.parametrize("count", SIZES)
 def test_resplit(k, by, count):

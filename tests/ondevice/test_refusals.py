@@ -74,10 +74,18 @@ def test_a_damaged_state_is_not_loaded(device):
     assert device.load(good) == 0
 
 
-@pytest.mark.parametrize(("name", "rate"), [("dropout", 2.0**100), ("chain", 2.0**60)])
-def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate):
+@pytest.mark.parametrize(
+    ("name", "rate", "options"),
+    [
+        ("dropout", 2.0**100, {}),
+        ("chain", 2.0**60, {}),
+        ("dropout", 2.0**60, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 1.0}),
+        ("dropout", 2.0**100, {"nesterov": True, "weight_decay": 0.01}),
+    ],
+)
+def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options):
     """At the step at which PyTorch refuses it, too."""
-    options = config()
+    options = config(**options)
     run = engine(network(name), options)
     device = Device(code_of(run, options), tmp_path, "-O0")
     for step, batch in enumerate(batches(8, 8)):
@@ -124,8 +132,7 @@ def test_a_layer_that_is_called_twice_is_named(layer):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"optimizer": "adam"}, {"momentum": 0.0}, {"nesterov": True}, {"exponents": "row"}),
-        *({"clip_norm": 1.0}, {"label_smoothing": 0.1}, {"rounding": "nearest"}),
+        *({"exponents": "row"}, {"label_smoothing": 0.1}, {"rounding": "nearest"}),
         *({"loss": "own.py:focal"}, {"keep_float": "0"}),
     ],
 )
@@ -136,8 +143,11 @@ def test_an_option_that_steps_in_c_do_not_follow_is_named(options):
         code_of(engine(network("dropout"), chosen), chosen)
 
 
-def test_batches_and_names_are_checked():
+def test_batches_and_rates_are_checked():
     options = config()
     run = engine(network("dropout"), options)
+    for rate in (-0.1, float("nan")):
+        with pytest.raises(InputError, match="rates: expected finite numbers"):
+            code_of(run, options, rates=[0.1, rate])
     with pytest.raises(InputError, match="at least 1 sample"):
         code_of(run, options, batch=0)

@@ -12,9 +12,10 @@ from samebits.errors import InputError
 from samebits.ondevice.state import from_bytes, to_bytes
 
 
-def test_states_move_at_any_step(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.0}])
+def test_states_move_at_any_step(tmp_path, options):
     """Two steps in PyTorch, two in C, two in PyTorch, beside six in PyTorch."""
-    options = config()
+    options = config(**options)
     run, alone = (engine(network("chain"), options) for _ in range(2))
     given = batches(6, 8)
     for step, batch in enumerate(given):

@@ -77,6 +77,14 @@ def compile_command(
     train_batch: Annotated[
         int | None, whole("c: the most samples of a training step [default: 8].", 1, 2048)
     ] = None,
+    train_schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:STEPS",
+            help="c: learning rates of the training steps to come, as data, such as cosine:1000 "
+            "[default: that of the run].",
+        ),
+    ] = None,
     sign: Sign = None,
     report: Page = None,
     arch: Arch = None,
@@ -88,7 +96,7 @@ def compile_command(
 
     With --train, C that trains the network of a training folder or checkpoint on.
     """
-    on_device = train or train_batch is not None
+    on_device = train or train_batch is not None or train_schedule is not None
     if sizes is None and target == "c" and not on_device:
         sizes = True
     options: dict[str, Any] = {
@@ -109,7 +117,13 @@ def compile_command(
         from samebits import api
 
         if on_device:
-            given = {"arch": arch, "batch": train_batch, **options, **part}
+            given = {
+                "arch": arch,
+                "batch": train_batch,
+                "schedule": train_schedule,
+                **options,
+                **part,
+            }
             result = api.compile_training(model, out, **given)
         else:
             result = api.load(model, arch=arch, **part).compile(out, **options)

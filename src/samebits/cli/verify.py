@@ -67,6 +67,14 @@ def verify_command(
             "are compared, which C computes from raw values.",
         ),
     ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            metavar="steps:N",
+            help="Of a training folder or checkpoint, instead: N training steps on its data, in "
+            "PyTorch (training) and C (c, cortex-m3 ...), state and loss compared after each.",
+        ),
+    ] = None,
     arch: Arch = None,
     meaning: Meaning = None,
     seed: SampleSeed = 0,
@@ -83,17 +91,21 @@ def verify_command(
     with working(quiet, as_json):
         from samebits import api
 
-        net = api.load(model, arch=arch, meaning=meaning)
-        if rebuild is not None:
-            net.rebuild(rebuild)
-        result = net.verify(
-            inputs if raw is None else raw,
-            names,
-            available=available,
-            signers=signers,
-            seed=seed,
-            raw=raw is not None,
-            **reading,
-        )
+        result: Any
+        if train is not None:
+            result = api.verify_training(model, train, names, arch)
+        else:
+            net = api.load(model, arch=arch, meaning=meaning)
+            if rebuild is not None:
+                net.rebuild(rebuild)
+            result = net.verify(
+                inputs if raw is None else raw,
+                names,
+                available=available,
+                signers=signers,
+                seed=seed,
+                raw=raw is not None,
+                **reading,
+            )
     show(result, as_json, *([] if rebuild is None else [rebuild]))
     raise typer.Exit(0 if result else 1)

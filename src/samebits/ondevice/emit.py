@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from samebits.codegen.names import WIDTH, c_comment, wrapped_list
-from samebits.ondevice.places import Places, SgdOptions
+from samebits.ondevice.optimizer import POWERS, UpdateOptions, update_text
+from samebits.ondevice.places import Places
 from samebits.ondevice.tape import StepCall, StepTape
-from samebits.spec import formats
 from samebits.spec.training.loss import T1, T2
 
 HEADER = """\
@@ -39,6 +39,7 @@ typedef struct {{
     uint8_t *arena;
     samebits_coefficient rate;
     uint32_t step;
+    int32_t scheduled; /* whether the rate is that of the schedule */
     double loss;
 }} {name}_net;
 
@@ -48,7 +49,7 @@ extern const uint8_t {name}_first_state[{NAME}_STATE_BYTES];
 /* Take an arena, with the first state and learning rate. */
 int {name}_init({name}_net *net, void *arena, size_t size);
 
-/* The learning rate of the steps to come. */
+/* The learning rate of the steps to come, in the place of a schedule's. */
 int {name}_set_rate({name}_net *net, double rate);
 
 /* One update by `count` samples: inputs[count][{NAME}_INPUTS], labels[count]. */
@@ -103,14 +104,16 @@ static void places(uint8_t *m, samebits_parameter *p, double **s) {{
     {unused}
 }}
 
-static samebits_sgd sgd_of(const {name}_net *net, int32_t mode) {{
-    const samebits_sgd o = {{net->rate, {{{momentum}}}, {{{decay}}}, {seed}u, net->step, mode}};
-    return o;
+{constants}
+static samebits_optimizer optimizer_of(const {name}_net *net) {{
+    samebits_optimizer o = {{&{rule}, net->rate, {{{momentum}}}, {{{decay}}}, {adam}, NULL, 0, 0,
+                            {seed}u, net->step, {nesterov}, SAMEBITS_TRAIN_PROVE}};
+{prepare}    return o;
 }}
 
 /* One step: forward, bounds, backward with updates. */
 static int walk(const {name}_net *net, const float *inputs, const uint8_t *labels, int32_t count,
-                samebits_sgd *o, double *loss) {{
+                samebits_optimizer *o, double *loss) {{
     uint8_t *m = net->arena;
     int32_t e[{exponents}];
     samebits_parameter p[PARAMETERS];
@@ -133,15 +136,16 @@ static int walk(const {name}_net *net, const float *inputs, const uint8_t *label
 }}
 
 int {name}_train_step({name}_net *net, const float *inputs, const uint8_t *labels, int32_t count) {{
-    samebits_sgd o = sgd_of(net, SAMEBITS_TRAIN_PROVE);
+    samebits_optimizer o;
     double loss = 0;
     int32_t i;
     int status;
-
+{clip}
     if (count < {least} || count > {NAME}_BATCH) return SAMEBITS_TRAIN_COUNT;
     for (i = 0; i < count; i++)
         if (labels[i] >= {NAME}_CLASSES) return SAMEBITS_TRAIN_LABEL;
-    status = walk(net, inputs, labels, count, &o, &loss);
+{schedule}    o = optimizer_of(net);
+{measure}    status = walk(net, inputs, labels, count, &o, &loss);
     if (status == UNSURE) {{ /* compute all that can fail before anything changes */
         o.mode = SAMEBITS_TRAIN_CHECK;
         status = walk(net, inputs, labels, count, &o, &loss);
@@ -149,7 +153,7 @@ int {name}_train_step({name}_net *net, const float *inputs, const uint8_t *label
         if (status == SAMEBITS_TRAIN_OK) status = walk(net, inputs, labels, count, &o, &loss);
     }}
     if (status != SAMEBITS_TRAIN_OK) return status;
-    net->step++;
+{finish}    net->step++;
     net->loss = loss;
     return SAMEBITS_TRAIN_OK;
 }}
@@ -170,7 +174,9 @@ int {name}_run({name}_net *net, const float *inputs, int32_t *logits, int32_t *e
 }}
 
 int {name}_set_rate({name}_net *net, double rate) {{
-    return samebits_train_rate(rate, &net->rate);
+    const int status = samebits_train_rate(rate, &net->rate);
+    if (status == SAMEBITS_TRAIN_OK) net->scheduled = 0;
+    return status;
 }}
 
 size_t {name}_state_bytes(void) {{ return {NAME}_STATE_BYTES; }}
@@ -181,7 +187,8 @@ int {name}_state_save(const {name}_net *net, uint8_t *to, size_t size) {{
 
     if (size < {NAME}_STATE_BYTES) return SAMEBITS_TRAIN_STATE;
     places(net->arena, p, s);
-    return samebits_train_save(net->arena, REGIONS, p, PARAMETERS, {network}u, net->step, to);
+    return samebits_train_save(net->arena, REGIONS, p, PARAMETERS, {moments}, {network}u,
+                               net->step, to);
 }}
 
 int {name}_state_load({name}_net *net, const uint8_t *from, size_t size) {{
@@ -189,8 +196,8 @@ int {name}_state_load({name}_net *net, const uint8_t *from, size_t size) {{
     double *s[STATISTICS + 1];
 
     places(net->arena, p, s);
-    return samebits_train_load(net->arena, REGIONS, p, PARAMETERS, {network}u, &net->step, from,
-                               size);
+    return samebits_train_load(net->arena, REGIONS, p, PARAMETERS, {moments}, {network}u,
+                               &net->step, from, size);
 }}
 
 int {name}_init({name}_net *net, void *arena, size_t size) {{
@@ -199,6 +206,7 @@ int {name}_init({name}_net *net, void *arena, size_t size) {{
     net->step = 0;
     net->loss = 0;
     {name}_set_rate(net, {rate});
+    net->scheduled = {scheduled};
     return {name}_state_load(net, {name}_first_state, {NAME}_STATE_BYTES);
 }}
 """
@@ -220,8 +228,15 @@ def header(tape: StepTape, places: Places, name: str) -> str:
     )
 
 
-def source(tape: StepTape, places: Places, options: SgdOptions, rate: float, name: str) -> str:
-    """The text of NAME.c. rate: the first learning rate."""
+def source(
+    tape: StepTape,
+    places: Places,
+    options: UpdateOptions,
+    rate: float,
+    schedule: Sequence[tuple[int, int, int]],
+    name: str,
+) -> str:
+    """The text of NAME.c. rate: the first learning rate. schedule: `schedule_entries`, or empty."""
     assert tape.logits is not None
     numbers = iter(range(10**6))
     return SOURCE.format(
@@ -233,9 +248,7 @@ def source(tape: StepTape, places: Places, options: SgdOptions, rate: float, nam
         regions="\n".join(_regions(places)),
         places="\n".join(_places(places)),
         unused="" if places.statistics else "(void)s;",
-        momentum=_coefficient(options.momentum),
-        decay=_coefficient(options.weight_decay),
-        seed=options.seed & 0xFFFFFFFF,
+        **update_text(options, places.powers, schedule),
         exponents=tape.exponents,
         forward=_calls(tape.forward, places, numbers, 4),
         bounds=_calls(tape.bounds, places, numbers, 8),
@@ -257,11 +270,6 @@ def first_state(data: bytes, name: str) -> str:
         f'/* Generated by samebits; do not edit. */\n#include "{name}.h"\n\n'
         f"const uint8_t {name}_first_state[{name.upper()}_STATE_BYTES] = {{\n    {numbers}}};\n"
     )
-
-
-def _coefficient(value: float) -> str:
-    m, x = formats.coefficient(value) if value else (0, 0)
-    return f"{m}, {x}"
 
 
 def _calls(
@@ -295,26 +303,30 @@ def _folded(text: str, pad: str) -> list[str]:
 
 
 def _regions(places: Places) -> list[str]:
-    """W, A and V of every parameter, then running statistics."""
+    """W, A and the moments of every parameter, running statistics, powers."""
     lines = []
     for held in places.parameters:
         n = held.parameter.size
-        lines.append(
-            f"    {{{held.w}, {n}, 1}}, {{{held.a}, {n}, 2}}, {{{held.v}, {n}, 2}}, "
-            f"/* {c_comment(held.parameter.name)} */"
-        )
+        own = [(held.w, 1), *((at, 2) for at in (held.a, *held.moments))]
+        regions = ", ".join(f"{{{at}, {n}, {size}}}" for at, size in own)
+        lines.append(f"    {regions}, /* {c_comment(held.parameter.name)} */")
     lines += [
         f"    {{{at}, {s.channels}, 8}}, /* {c_comment(s.name)} */" for s, at in places.statistics
     ]
+    if places.powers is not None:
+        lines.append(f"    {{{places.powers}, {len(POWERS)}, 8}}, /* powers of the betas */")
     return lines
 
 
 def _places(places: Places) -> list[str]:
+    """Statements that point to every parameter and to all running statistics."""
     lines = []
     for i, held in enumerate(places.parameters):
+        moments = [f"(int16_t *)(void *)(m + {at})" for at in held.moments]
+        v, root = (*moments, "NULL", "NULL")[:2]
         lines += _folded(
             f"p[{i}].w = (int8_t *)(m + {held.w}), p[{i}].a = (int16_t *)(void *)(m + {held.a}), "
-            f"p[{i}].v = (int16_t *)(void *)(m + {held.v}), "
+            f"p[{i}].v = {v}, p[{i}].root = {root}, "
             f"p[{i}].s = (samebits_scale *)(void *)(m + {held.scale}), "
             f"p[{i}].n = {held.parameter.size}, p[{i}].index = {held.parameter.index};",
             "    ",

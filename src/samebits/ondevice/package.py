@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
 import torch
@@ -16,7 +16,8 @@ from samebits.csrc import flat
 from samebits.data.options import TASKS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ondevice.emit import first_state, header, source
-from samebits.ondevice.places import Places, SgdOptions, place
+from samebits.ondevice.optimizer import options_of, schedule_entries
+from samebits.ondevice.places import Places, place
 from samebits.ondevice.record import record as tape_of
 from samebits.ondevice.state import TrainingState, from_bytes, to_bytes
 from samebits.ondevice.tape import StepTape
@@ -30,8 +31,8 @@ from samebits.train.run.restore import StoppedRun
 KERNELS = (
     *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
     *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
-    *("ondevice/train_products.c", "ondevice/train_sgd.c", "ondevice/train_state.c"),
-    *("ondevice/train_sgd.h", "ondevice/train_weights.c"),
+    *("ondevice/train_products.c", "ondevice/train_root.h", "ondevice/train_state.c"),
+    *("ondevice/train_update.c", "ondevice/train_update.h", "ondevice/train_weights.c"),
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
 )
@@ -52,14 +53,16 @@ class TrainingCode:
     files: Mapping[str, bytes]
 
 
-def code_of_run(run: StoppedRun, batch: int, prefix: str) -> TrainingCode:
+def code_of_run(
+    run: StoppedRun, batch: int, prefix: str, rates: Sequence[float] = ()
+) -> TrainingCode:
     """The C that trains on where a run stands. Errors as `training_code`."""
     if run.task != TASKS[0]:
         raise UnsupportedError(
             f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
         )
     made = (run.engine.model, run.config, run.input_shape, _state_of(run.checkpoint))
-    return training_code(*made, batch=batch, prefix=prefix)
+    return training_code(*made, batch=batch, prefix=prefix, rates=rates)
 
 
 def _state_of(checkpoint: Checkpoint) -> TrainingState:
@@ -100,28 +103,32 @@ def training_code(
     *,
     batch: int,
     prefix: str = "model",
+    rates: Sequence[float] = (),
 ) -> TrainingCode:
     """The C of a converted model that trains on where a run is.
 
-    shape: of one sample; batch: the most samples of a step, which is one shard. Raises InputError
-    for a batch that is none and a bad prefix, UnsupportedError for a network or options that C
-    cannot train yet.
+    shape: of one sample; batch: the most samples of a step, which is one shard; rates: of the steps
+    to come, none: that of the run. Raises InputError for a batch that is none, a bad rate and a bad
+    prefix, UnsupportedError for a network or options that C cannot train yet.
     """
     checked_prefix(prefix)
     if batch < 1:
         raise InputError(f"--train-batch: expected at least 1 sample, found {batch}")
     _check_options(config)
     tape = tape_of(model, _graph(model, (batch, *shape)), (batch, *shape))
-    options = SgdOptions(config.momentum, config.weight_decay, config.seed)
+    options = options_of(config)
+    schedule = schedule_entries(rates, state.step)
     places = place(tape, options)
     data = to_bytes(state, places)
     files = {
         f"{prefix}.h": header(tape, places, prefix),
-        f"{prefix}.c": source(tape, places, options, config.lr, prefix),
+        f"{prefix}.c": source(tape, places, options, config.lr, schedule, prefix),
         f"{prefix}_state.c": first_state(data, prefix),
-        "report.json": _report(prefix, tape, places, config),
+        "report.json": _report(prefix, tape, places, config, len(rates)),
     }
-    library = {f"{LIBRARY}/{name}": text for name, text in flat(KERNELS).items()}
+    library = {
+        f"{LIBRARY}/{name}": text for name, text in flat((*KERNELS, *options.kernels)).items()
+    }
     texts = {**files, **library}
     return TrainingCode(prefix, tape, places, {k: v.encode() for k, v in texts.items()})
 
@@ -130,8 +137,8 @@ def _check_options(config: TrainConfig) -> None:
     """UnsupportedError for the first option of a run that steps in C do not follow."""
     usual = TrainConfig(config.data, config.arch)
     for name in (
-        *("numerics", "optimizer", "nesterov", "gradient_bits", "exponents", "widths", "rounding"),
-        *("label_smoothing", "clip_norm", "clip_value", "ema", "loss", "keep_float"),
+        *("numerics", "gradient_bits", "exponents", "widths", "rounding"),
+        *("label_smoothing", "ema", "loss", "keep_float"),
     ):
         found, expected = getattr(config, name), getattr(usual, name)
         if found != expected:
@@ -139,10 +146,6 @@ def _check_options(config: TrainConfig) -> None:
                 f"training in C: expected a run with {name.replace('_', ' ')} {expected}, found "
                 f"{found}; train without that option, or on with samebits train"
             )
-    if config.momentum == 0:
-        raise UnsupportedError(
-            "training in C: expected a run with a momentum above 0, found 0; train with --momentum"
-        )
 
 
 def _graph(model: nn.Module, shape: tuple[int, ...]) -> TrainingGraph:
@@ -156,7 +159,7 @@ def _graph(model: nn.Module, shape: tuple[int, ...]) -> TrainingGraph:
         model.train(training)
 
 
-def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig) -> str:
+def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig, rates: int) -> str:
     """The report of a folder, as JSON."""
     own = {
         "generator": "samebits",
@@ -170,9 +173,8 @@ def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig) ->
         "network": f"{places.network:08x}",
         "optimizer": {
             "lr": config.lr,
-            "momentum": config.momentum,
-            "weight_decay": config.weight_decay,
-            "seed": config.seed,
+            "scheduled_steps": rates,
+            **asdict(options_of(config)),
         },
         "bytes": {
             "state": places.state,

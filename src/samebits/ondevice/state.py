@@ -12,7 +12,8 @@ from torch import Tensor
 
 from samebits.errors import InputError
 from samebits.ir.integer.layers import fnv1a
-from samebits.ondevice.places import HEADER, SAVED_SCALE, Places
+from samebits.ondevice.optimizer import POWERS
+from samebits.ondevice.places import HEADER, Places
 from samebits.spec import formats
 
 MAGIC = b"sbtrain1"
@@ -34,7 +35,7 @@ class TrainingState:
 
 def to_bytes(state: TrainingState, places: Places) -> bytes:
     """The bytes of a state. Raises InputError where parameters have made other numbers of steps."""
-    scales, arrays = [], []
+    scales, arrays, powers = [], [], [1.0, 1.0]
     for held in places.parameters:
         name, moments = held.parameter.name, state.moments.get(held.parameter.index, {})
         steps = moments.get("steps", 0)
@@ -44,17 +45,17 @@ def to_bytes(state: TrainingState, places: Places) -> bytes:
                 "run whose parameters were all trained from its first step on"
             )
         codes, delayed = state.model[f"{name}.codes"], state.model[f"{name}.delayed"]
-        momentum = moments.get("momentum")
-        moment = torch.zeros_like(delayed) if momentum is None else momentum
-        e_v = moments.get("momentum_exponent", formats.EXPONENT_MIN)
-        scales += [int(state.model[f"{name}.exponent"]), int(e_v)]
-        arrays += [
-            _channels_last(codes, "<i1"),
-            _channels_last(delayed, "<i2"),
-            _channels_last(moment, "<i2"),
-        ]
+        scales.append(int(state.model[f"{name}.exponent"]))
+        arrays += [_channels_last(codes, "<i1"), _channels_last(delayed, "<i2")]
+        for kind in places.moments:
+            moment = moments.get(kind, torch.zeros_like(delayed))
+            scales.append(int(moments.get(f"{kind}_exponent", formats.EXPONENT_MIN)))
+            arrays.append(_channels_last(moment, "<i2"))
+        powers = [moments.get(name, 1.0) for name in POWERS]
     for statistics, _ in places.statistics:
         arrays.append(state.model[statistics.name].numpy().astype("<f8"))
+    if places.powers is not None:
+        arrays.append(np.array(powers, "<f8"))
     body = np.array(scales, "<i4").tobytes() + b"".join(a.tobytes() for a in arrays)
     start = MAGIC + places.network.to_bytes(4, "little") + state.step.to_bytes(4, "little")
     return sealed(start, body)
@@ -82,29 +83,32 @@ def from_bytes(data: bytes, places: Places) -> TrainingState:
     if data[HEADER - 8 : HEADER] != _checksum(start + body):
         raise InputError("expected the state as it was saved, found a damaged one; save it again")
     step = int.from_bytes(data[12:16], "little")
-    count = len(places.parameters)
-    scales = np.frombuffer(body, "<i4", 2 * count)
-    at = SAVED_SCALE * count
+    each = 1 + len(places.moments)
+    scales = np.frombuffer(body, "<i4", each * len(places.parameters))
+    at = scales.nbytes
     model: dict[str, Tensor] = {}
     moments: dict[int, dict[str, Any]] = {}
     for i, held in enumerate(places.parameters):
         name, shape, n = held.parameter.name, held.parameter.shape, held.parameter.size
-        own = []
-        for kind in ("<i1", "<i2", "<i2"):
+        own, exponents = [], scales[each * i : each * (i + 1)].tolist()
+        for kind in ("<i1", *["<i2"] * each):
             array = np.frombuffer(body, kind, n, at)
             at += array.nbytes
             own.append(_channels_first(array, shape))
-        model[f"{name}.codes"], model[f"{name}.delayed"], moment = own
-        model[f"{name}.exponent"] = torch.tensor(int(scales[2 * i]), dtype=torch.int64)
-        moments[held.parameter.index] = {
-            "momentum": moment,
-            "momentum_exponent": int(scales[2 * i + 1]),
-            "steps": step,
-        }
+        model[f"{name}.codes"], model[f"{name}.delayed"] = own[:2]
+        model[f"{name}.exponent"] = torch.tensor(exponents[0], dtype=torch.int64)
+        kept: dict[str, Any] = {"steps": step}
+        for kind, moment, e in zip(places.moments, own[2:], exponents[1:], strict=True):
+            kept |= {kind: moment, f"{kind}_exponent": e}
+        moments[held.parameter.index] = kept
     for statistics, _ in places.statistics:
         array = np.frombuffer(body, "<f8", statistics.channels, at)
         at += array.nbytes
         model[statistics.name] = torch.from_numpy(array.astype(np.float64))
+    if places.powers is not None:
+        powers = np.frombuffer(body, "<f8", len(POWERS), at).tolist()
+        for kept in moments.values():
+            kept |= dict(zip(POWERS, powers, strict=True))
     return TrainingState(model, moments if step else {}, step)
 
 

@@ -43,7 +43,7 @@ from samebits.train.moments import KINDS, MomentState, stored
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Weight
 
-ROUNDINGS = ("stochastic", "nearest")
+ROUNDINGS, BETAS, EPS = ("stochastic", "nearest"), (0.9, 0.999), 1e-8  # of Adam, as PyTorch's
 
 
 class Change(NamedTuple):
@@ -511,8 +511,8 @@ class Adam(Optimizer):
         self,
         parameters: Iterable[Any],
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        betas: tuple[float, float] = BETAS,
+        eps: float = EPS,
         weight_decay: float = 0.0,
         decoupled: bool = False,
         seed: int = 0,

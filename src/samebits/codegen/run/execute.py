@@ -55,7 +55,7 @@ class LayerTrace:
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class ProgramFiles:
     """The files that one call of a program left behind; those of a board are empty elsewhere."""
 
     output: bytes
@@ -113,16 +113,17 @@ def build(
     objects = []
     for source in sources:
         objects.append(str(work / f"{source.stem}.o"))
-        _compiler(target, [*flags, "-c", str(source), "-o", objects[-1]], work)
+        compile_with(target, [*flags, "-c", str(source), "-o", objects[-1]], work)
     path = work / "program"
-    _compiler(target, [*flags, *objects, *link, "-o", str(path)], work)
+    compile_with(target, [*flags, *objects, *link, "-o", str(path)], work)
     return Executable(path, target, interface, trace, profile)
 
 
 _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
 
 
-def _compiler(target: Target, arguments: list[str], work: Path) -> None:
+def compile_with(target: Target, arguments: list[str], work: Path) -> None:
+    """Call the compiler of a target. InputError: the program does not fit, or it refuses it."""
     run = run_tool([*target.compiler_command, *arguments], WORK, folder=work)
     if run.returncode == 0:
         return
@@ -161,7 +162,7 @@ def execute(executable: Executable, inputs: Sequence[Array], timeout: float = WO
     if executable.traced and not executable.target.board:
         raise UnsupportedError("expected a program built without trace, found one that traces only")
     data, runs = executable.interface.pack(inputs)
-    outcome = _call(executable, data, runs, timeout)
+    outcome = run_program(executable.target, executable.path, data, runs, timeout)
     return executable.interface.unpack(outcome.output, runs, executable.target.name)
 
 
@@ -173,7 +174,7 @@ def execute_trace(
     if not executable.traced:
         raise UnsupportedError("expected a program built with trace=True, found one without")
     data, runs = executable.interface.pack(inputs)
-    outcome = _call(executable, data, runs, timeout)
+    outcome = run_program(executable.target, executable.path, data, runs, timeout)
     if executable.target.board:
         records = np.frombuffer(outcome.trace, "<u4").reshape(-1, 4).tolist()
         lines = [LayerTrace(r[0], r[2] | r[3] << 32, r[1]) for r in records]
@@ -209,7 +210,7 @@ def instruction_count(
             f"{executable.target.name}"
         )
     data, runs = executable.interface.pack(inputs)
-    outcome = _call(executable, data, runs, timeout, count=True)
+    outcome = run_program(executable.target, executable.path, data, runs, timeout, count=True)
     empty = int(np.frombuffer(outcome.totals, "<u4")[0])
     ticks = np.frombuffer(outcome.counts, "<u4").tolist()
     if _TIMER_OVERFLOW in ticks:
@@ -232,7 +233,7 @@ def layer_instructions(
     if board is None or not executable.profiled:
         raise UnsupportedError("expected a board's program built with profile=True")
     data, runs = executable.interface.pack(inputs)
-    outcome = _call(executable, data, runs, timeout, count=True)
+    outcome = run_program(executable.target, executable.path, data, runs, timeout, count=True)
     words = np.frombuffer(outcome.counts, "<u4").reshape(runs, -1)[0].tolist()
     *layers, hook, _, _ = words
     if _TIMER_OVERFLOW in layers:
@@ -259,26 +260,29 @@ def stack_used(executable: Executable, inputs: Sequence[Array], timeout: float =
             f"{executable.target.name}"
         )
     data, runs = executable.interface.pack(inputs)
-    return int(np.frombuffer(_call(executable, data, runs, timeout).totals, "<u4")[1])
+    return int(
+        np.frombuffer(
+            run_program(executable.target, executable.path, data, runs, timeout).totals, "<u4"
+        )[1]
+    )
 
 
-def _call(
-    executable: Executable, data: bytes, runs: int, timeout: float, count: bool = False
-) -> _Outcome:
-    """Run the program once, in a folder of its own, on all runs' bytes.
+def run_program(
+    target: Target, path: Path, data: bytes, runs: int, timeout: float, count: bool = False
+) -> ProgramFiles:
+    """Run a program once, in a folder of its own, on all runs' bytes.
 
     count: the emulator's clock advances with the instructions. InputError: it takes longer than
     `timeout` seconds. SamebitsError: it ends with another code than 0.
     """
-    target = executable.target
-    with tempfile.TemporaryDirectory(dir=executable.path.parent) as name:
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         (folder / "input.bin").write_bytes(data)
         if target.board:
-            command = _emulator(target, executable.path, count)
+            command = _emulator(target, path, count)
             output = folder / "messages.txt"  # the board writes output.bin itself
         else:
-            command = [*target.runner, str(executable.path)]
+            command = [*target.runner, str(path)]
             output = folder / "output.bin"
         errors = folder / "errors.txt"
         with (
@@ -300,11 +304,11 @@ def _call(
             raise SamebitsError(_failure(target, run.returncode, text))
 
         def left(file: str) -> bytes:
-            path = folder / file
-            return path.read_bytes() if path.exists() else b""
+            found = folder / file
+            return found.read_bytes() if found.exists() else b""
 
         files = ("output.bin", "counts.bin", "totals.bin", "trace.bin")
-        return _Outcome(*(left(file) for file in files))
+        return ProgramFiles(*(left(file) for file in files))
 
 
 def _emulator(target: Target, path: Path, count: bool) -> list[str]:

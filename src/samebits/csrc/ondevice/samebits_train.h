@@ -16,6 +16,8 @@
 extern "C" {
 #endif
 
+struct samebits_optimizer;
+
 /* What every function of a generated package returns. But for SAMEBITS_TRAIN_OK the state is what
  * it was before the call, every byte. */
 enum {
@@ -31,17 +33,19 @@ enum {
 
 /* What a step does with its updates: prove by bounds that none can fail, and make them; compute all
  * that can fail, and make none; make them. */
-enum { SAMEBITS_TRAIN_PROVE, SAMEBITS_TRAIN_CHECK, SAMEBITS_TRAIN_COMMIT };
+enum { SAMEBITS_TRAIN_PROVE, SAMEBITS_TRAIN_CHECK, SAMEBITS_TRAIN_COMMIT, SAMEBITS_TRAIN_MEASURE };
 
-/* The exponents of a parameter: of W (2), and of V with its largest code (1.4; 0 without a V). */
+/* The exponents of a parameter: of W (2), of V with its largest code (1.4; 0 without a V), or of M
+ * and S. */
 typedef struct {
-    int32_t e_w, e_v, top_v;
+    int32_t e_w, e_v, top_v, e_root;
 } samebits_scale;
 
-/* A parameter (2) in the arena, and its number among those of the optimizer. */
+/* A parameter (2) in the arena with its moments, V, or M and S, or none; and its number among those
+ * of the optimizer. */
 typedef struct {
     int8_t *w;
-    int16_t *a, *v;
+    int16_t *a, *v, *root;
     samebits_scale *s;
     int32_t n;
     uint32_t index;
@@ -52,12 +56,56 @@ typedef struct {
     int32_t m, x;
 } samebits_coefficient;
 
-/* SGD (4) in one step, and whether it makes updates. */
+/* The constants of Adam (4): rest is 1 - beta, and one of the two decays is 0. */
 typedef struct {
+    double beta1, rest1, beta2, rest2, eps, coupled, decoupled;
+} samebits_adam;
+
+/* Clipping (4): limits, 0 where there is none; the sum of squares in units of 4**-640, and the
+ * factor of all gradients, whose m is 0 where their norm is within the limit. */
+#define SAMEBITS_TRAIN_SQUARES 80
+typedef struct samebits_clip samebits_clip;
+typedef struct samebits_update samebits_update;
+struct samebits_clip {
+    void (*clip)(samebits_update *d, int64_t *top, int32_t *e);
+    double value, norm;
+    samebits_coefficient factor;
+    uint32_t squares[SAMEBITS_TRAIN_SQUARES];
+};
+
+/* What an optimizer does with the gradient of a parameter, which it may see several times.
+ *
+ * sure:     whether no exponent can leave its range by a gradient below 2**reach
+ * start:    before the first pass
+ * elements: those from i on, in order
+ * again:    what follows a pass; whether there is another */
+typedef struct {
+    int (*sure)(const samebits_parameter *p, const struct samebits_optimizer *o, int32_t reach);
+    void (*start)(samebits_update *d);
+    void (*elements)(samebits_update *d, int32_t i, const int32_t *g, int32_t count);
+    int (*again)(samebits_update *d);
+} samebits_rule;
+
+/* SGD with momentum; without, and Nesterov's; Adam and AdamW. */
+extern const samebits_rule samebits_train_sgd, samebits_train_plain, samebits_train_adam;
+
+/* An optimizer (4) in one step, and whether it makes updates. adam: or NULL, with the divisors c1
+ * and sqrt(c2). clip: or NULL. */
+typedef struct samebits_optimizer {
+    const samebits_rule *rule;
     samebits_coefficient rate, momentum, decay;
+    const samebits_adam *adam;
+    samebits_clip *clip;
+    double c1, c2;
     uint32_t seed, step;
-    int32_t mode;
-} samebits_sgd;
+    int32_t nesterov, mode;
+} samebits_optimizer;
+
+/* A learning rate of a schedule, from a step on. */
+typedef struct {
+    uint32_t step;
+    samebits_coefficient rate;
+} samebits_rate;
 
 /* A convolution; a linear layer is one of images [1, 1, c]. */
 typedef struct {
@@ -134,7 +182,7 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
                              int8_t *y, uint8_t *where);
 int samebits_train_average(const samebits_pool *s, const int8_t *x, int32_t e, int32_t *sums,
                            int8_t *y, int32_t *e_y);
-int samebits_train_dropout(const samebits_dropout *s, const samebits_sgd *o, const int8_t *x,
+int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y);
 
 /* The gradient of the logits [n][c], of 32 bits. tables: T1, then T2, 256 numbers each. */
@@ -152,14 +200,14 @@ void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient 
                                       const uint8_t *where, int32_t *dx, int32_t *e_dx);
 void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g, int32_t *dx,
                                      int32_t *e_dx);
-void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_sgd *o,
+void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out);
 
 /* The gradient of z, and updates of gamma and beta. dz may lie where g does, if that has 32 bits.
  * room: 4 numbers a channel, codes: one. */
 int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
                                  int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
-                                 const samebits_channel *saved, const samebits_sgd *o,
+                                 const samebits_channel *saved, const samebits_optimizer *o,
                                  double *room, int32_t *codes, int32_t *dz, int32_t *e_dz);
 
 /* --- updates --------------------------------------------------------------------------------- */
@@ -167,10 +215,10 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
 /* The gradient of a weight, of which no element is stored, and its update; of a bias; of a
  * parameter whose gradient of 32 bits lies in memory. room: one number an output. */
 int samebits_train_weight_step(const samebits_conv *s, samebits_gradient g, const int8_t *x,
-                               int32_t e_x, samebits_parameter *w, const samebits_sgd *o);
+                               int32_t e_x, samebits_parameter *w, const samebits_optimizer *o);
 int samebits_train_bias_step(samebits_gradient g, int32_t rows, samebits_parameter *bias,
-                             const samebits_sgd *o, int64_t *room);
-int samebits_train_vector_step(samebits_parameter *p, const samebits_sgd *o, const int32_t *g,
+                             const samebits_optimizer *o, int64_t *room);
+int samebits_train_vector_step(samebits_parameter *p, const samebits_optimizer *o, const int32_t *g,
                                int32_t e_g);
 
 /* Running statistics move by those of this shard. */
@@ -181,10 +229,10 @@ void samebits_train_running(const samebits_norm *s, const int8_t *z, int32_t e_z
 
 void samebits_train_bound_products(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
                                    const samebits_parameter *w, const samebits_parameter *bias,
-                                   const samebits_sgd *o);
+                                   const samebits_optimizer *o);
 void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
                                const samebits_parameter *gamma, const samebits_parameter *beta,
-                               const samebits_channel *saved, const samebits_sgd *o);
+                               const samebits_channel *saved, const samebits_optimizer *o);
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s);
 
 /* --- state ----------------------------------------------------------------------------------- */
@@ -196,14 +244,26 @@ typedef struct {
 
 #define SAMEBITS_TRAIN_HEADER 24 /* magic, network, step, checksum */
 
-/* regions: W, A and V of every parameter, then running statistics, then one of count 0. The
- * exponents of parameters come first in the bytes. */
+/* regions: W, A and the moments of every parameter, then running statistics and the powers of
+ * Adam's betas, then one of count 0. The exponents of parameters come first in the bytes. */
 int samebits_train_save(const uint8_t *arena, const samebits_region *regions,
-                        const samebits_parameter *p, int32_t parameters, uint32_t network,
-                        uint32_t step, uint8_t *to);
+                        const samebits_parameter *p, int32_t parameters, int32_t moments,
+                        uint32_t network, uint32_t step, uint8_t *to);
 int samebits_train_load(uint8_t *arena, const samebits_region *regions, samebits_parameter *p,
-                        int32_t parameters, uint32_t network, uint32_t *step, const uint8_t *from,
-                        size_t size);
+                        int32_t parameters, int32_t moments, uint32_t network, uint32_t *step,
+                        const uint8_t *from, size_t size);
+
+/* The divisors of a step of Adam, by the powers of its betas up to now; the powers after it. */
+void samebits_train_adam_start(samebits_optimizer *o, const double *powers);
+void samebits_train_adam_end(const samebits_adam *adam, double *powers);
+
+/* For the first of two walks of a step: nothing is measured yet. After it: the factor. */
+void samebits_train_clip_start(samebits_clip *c, double value, double norm);
+void samebits_train_clip_end(samebits_clip *c);
+
+/* The rate of a step by a schedule of `count` entries, of which the first is for step 0. */
+samebits_coefficient samebits_train_scheduled(const samebits_rate *schedule, int32_t count,
+                                              uint32_t step);
 
 /* coef(rate) (3). Returns SAMEBITS_TRAIN_RATE for a negative number, and one that is not finite. */
 int samebits_train_rate(double rate, samebits_coefficient *out);

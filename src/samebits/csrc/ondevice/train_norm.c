@@ -4,25 +4,8 @@
 
 #include "real.h"
 #include "samebits_bytes.h"
+#include "train_root.h"
 #include "train_scalars.h"
-
-/* sqrt(v) rounded once, v > 0: the root of the significand, shifted to an even power of two, digit
- * by digit: two bits of it a digit, then zeros. */
-static double root(double v) {
-    const Scaled s = scaled_of(v);
-    uint64_t m = (uint64_t)s.mantissa, r = 0, rest = 0;
-    int32_t x = (int32_t)s.exponent, i;
-    if (x & 1) m <<= 1, x--;
-    for (i = 54; i >= 0; i--) {
-        const int32_t at = 2 * i - 56;
-        const uint64_t two = at >= 0 ? m >> at & 3 : 0;
-        rest = rest << 2 | two;
-        r <<= 1;
-        if (rest >= (r << 1 | 1)) rest -= r << 1 | 1, r |= 1;
-    }
-    r = r << 1 | (rest != 0); /* a bit below for all the others: the conversion rounds once */
-    return times_power((double)(int64_t)r, (x - 56) / 2 - 1);
-}
 
 /* rne(v * 2**-e), |result| < 2**62. */
 static int64_t coded(double v, int32_t e) {
@@ -121,7 +104,8 @@ int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
     for (k = 0; k < s->c; k++) {
         const Sums own = sums_of(s, z, k);
         saved[k].centre = times_power((double)own.sum / n, e_z);
-        saved[k].inv = 1.0 / root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
+        saved[k].inv =
+            1.0 / square_root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
     return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
 }
@@ -133,7 +117,7 @@ int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z
     int32_t k;
     for (k = 0; k < s->c; k++) {
         saved[k].centre = mean[k];
-        saved[k].inv = 1.0 / root(var[k] + s->eps);
+        saved[k].inv = 1.0 / square_root(var[k] + s->eps);
     }
     return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
 }
@@ -196,7 +180,7 @@ static void put(double *to, int64_t v) { memcpy(to, &v, sizeof v); }
 
 int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
                                  int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
-                                 const samebits_channel *saved, const samebits_sgd *o,
+                                 const samebits_channel *saved, const samebits_optimizer *o,
                                  double *room, int32_t *codes, int32_t *dz, int32_t *e_dz) {
     const int32_t c = s->c;
     const double *slope = room + 2 * c, *offset = room + 3 * c;

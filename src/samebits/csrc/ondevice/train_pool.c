@@ -112,7 +112,7 @@ void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g
 /* --- dropout: the mask is drawn again, never stored ------------------------------------------ */
 
 /* What element i is multiplied by; words: of its block of four. */
-SAMEBITS_INLINE int32_t kept(const samebits_dropout *s, const samebits_sgd *o, int32_t i,
+SAMEBITS_INLINE int32_t kept(const samebits_dropout *s, const samebits_optimizer *o, int32_t i,
                              uint32_t words[4]) {
     if (!(i & 3)) {
         words[0] = (uint32_t)i >> 2, words[1] = o->step, words[2] = words[3] = 0;
@@ -121,7 +121,7 @@ SAMEBITS_INLINE int32_t kept(const samebits_dropout *s, const samebits_sgd *o, i
     return words[i & 3] >= s->threshold ? s->scale.m : 0;
 }
 
-int samebits_train_dropout(const samebits_dropout *s, const samebits_sgd *o, const int8_t *x,
+int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y) {
     int32_t top = 0, e = e_x + s->scale.x, shift = 0, pass, i;
     uint32_t words[4];
@@ -139,7 +139,7 @@ int samebits_train_dropout(const samebits_dropout *s, const samebits_sgd *o, con
     return in_range(e);
 }
 
-void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_sgd *o,
+void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out) {
     int32_t e = g.e + s->scale.x, shift = 0, pass, i;
     int64_t top = 0;

@@ -1,35 +1,9 @@
-/* SGD: what is decided before and after the elements of a parameter (2.1, 4). */
-#include "train_sgd.h"
-
-#include "philox.h"
-#include "real.h"
-
-void samebits_train_words(uint32_t *counter, uint32_t k0, uint32_t k1) {
-    philox(counter, counter + 1, counter + 2, counter + 3, k0, k1, 1);
-}
-
-int samebits_train_rate(double rate, samebits_coefficient *out) {
-    out->m = out->x = 0;
-    if (rate == 0) return SAMEBITS_TRAIN_OK;
-    if (!is_finite(rate) || rate < 0) return SAMEBITS_TRAIN_RATE;
-    {
-        const Scaled s = scaled_of(rate);
-        out->m = (int32_t)samebits_round64(s.mantissa, 37);
-        out->x = (int32_t)s.exponent + 37;
-        if (out->m == 65536) out->m = 32768, out->x++;
-    }
-    return SAMEBITS_TRAIN_OK;
-}
-
-/* Whether no |J - u| can take W above its range of exponents: twice the larger of both. `top_d`:
- * e_D + 50, so that |P| < 2**(top_d + 3). */
-static int holds(const samebits_parameter *p, const samebits_sgd *o, int32_t top_d) {
-    const int32_t weight = p->s->e_w + 8, step = top_d + 3 + 16 + o->rate.x;
-    return (o->rate.m ? SAMEBITS_MAX(weight, step) : weight) - 6 <= EXPONENT_MAX;
-}
+/* SGD (4): with momentum, whose V is the direction; without, and Nesterov's, whose directions are
+ * not stored. */
+#include "train_update.h"
 
 /* The exponent of D and 50: of terms that exist (3, 4). */
-static int32_t top_of(const samebits_parameter *p, const samebits_sgd *o, int32_t e_g) {
+static int32_t top_of(const samebits_parameter *p, const samebits_optimizer *o, int32_t e_g) {
     int32_t top = e_g + 31, t;
     if (o->decay.m) {
         t = p->s->e_w - 15 + o->decay.x + 39;
@@ -42,163 +16,170 @@ static int32_t top_of(const samebits_parameter *p, const samebits_sgd *o, int32_
     return top;
 }
 
-/* Whether an update can be made whose gradient has an exponent of at most e_g. */
-static int is_sure(const samebits_parameter *p, const samebits_sgd *o, int32_t e_g) {
-    const int32_t top = top_of(p, o, e_g);
-    return top - 7 <= EXPONENT_MAX && holds(p, o, top);
+/* With Nesterov mu * V, of the new V, has up to three bits more. */
+static int is_sure(const samebits_parameter *p, const samebits_optimizer *o, int32_t reach) {
+    return samebits_train_holds(p, o, top_of(p, o, reach - 31) + 3 * (o->nesterov != 0));
 }
 
-int samebits_train_sgd_start(Sgd *d, samebits_parameter *p, const samebits_sgd *o, int64_t top_g,
-                             int32_t e_g) {
-    const samebits_scale *s = p->s;
-    const int32_t e_a = s->e_w - 15, top = top_of(p, o, e_g);
+/* D = combine50 of the terms, at which shifts. */
+static void terms_of(samebits_update *d) {
+    const samebits_scale *s = d->p->s;
+    d->old = s->top_v > 0 && d->o->momentum.m;
+    d->e_d = top_of(d->p, d->o, d->e_g) - 50;
+    d->by_g = d->e_d - d->e_g;
+    d->by_j = d->e_d - (s->e_w - 15 + d->o->decay.x);
+    d->by_v = d->e_d - (s->e_v - 63 + d->o->momentum.x);
+    d->e_v = SAMEBITS_MAX(d->e_d + 43, EXPONENT_MIN);
+    d->top = 0;
+}
+
+SAMEBITS_INLINE int64_t sum_of(const samebits_update *d, int32_t i, int32_t g) {
+    const samebits_optimizer *o = d->o;
+    const samebits_parameter *p = d->p;
+    int64_t sum = moved_by(g, d->by_g);
+    if (o->decay.m) sum += down64((int64_t)o->decay.m * joint_at(p, i), d->by_j);
+    if (d->old && p->v[i]) {
+        const int32_t v = p->v[i], size = magnitude32(v), q = o->momentum.m * (512 + (size & 511));
+        sum += down26(v < 0 ? -q : q, d->by_v - (size >> 9));
+    }
+    return sum;
+}
+
+/* --- with momentum ----------------------------------------------------------------------------
+ *
+ * The definition reads W, A and V twice or more, since the exponent of W follows from the largest
+ * of the new W. But u is a function of V and the counter, and J = W * 2**15 - A is known modulo
+ * 2**23: where u fits, one pass writes the elements in the hope that W stays in its range; `again`
+ * undoes it where it does not. */
+
+/* W - r and J - u of an element; W - r is stored modulo 2**8, A exactly. */
+SAMEBITS_INLINE int32_t carry(samebits_parameter *p, int32_t i, int32_t u, int32_t *j) {
+    const int32_t t = p->a[i] + u, r = samebits_round32(t, 15), w = p->w[i] - r;
+    *j = p->w[i] * 32768 - t;
+    p->w[i] = (int8_t)(uint8_t)w;
+    p->a[i] = (int16_t)(t - r * 32768);
+    return w;
+}
+
+static void momentum_start(samebits_update *d) {
+    const samebits_optimizer *o = d->o;
+    const samebits_scale *s = d->p->s;
     int64_t most;
     int32_t field;
-    d->p = p, d->o = o, d->old = s->top_v > 0 && o->momentum.m;
-    d->e_d = top - 50;
-    d->e_v = SAMEBITS_MAX(d->e_d + 43, EXPONENT_MIN);
-    d->by_g = d->e_d - e_g;
-    d->by_j = d->e_d - (e_a + o->decay.x);
-    d->by_v = d->e_d - (s->e_v - 63 + o->momentum.x);
-    d->shift_u = e_a - (d->e_v - 63 + o->rate.x);
-    d->top = 0, d->largest = 0, d->most = 0;
-    draw_start(&d->draw, p, o);
+    terms_of(d);
+    d->shift_u = s->e_w - 15 - (d->e_v - 63 + o->rate.x);
+    d->largest = 0, d->most = 0;
     /* A bound on |D|, hence on F and on |u|, which one pass needs below 2**29. */
-    most = down64(top_g, d->by_g) + 3;
+    most = down64(d->top_g, d->by_g) + 3;
     if (o->decay.m) most += (int64_t)1 << 49;
     if (d->old) most += down64((int64_t)o->momentum.m * 1024, d->by_v - (s->top_v >> 9));
     field = length_of(most) + 1 - 10 + d->e_d - d->e_v + 63;
-    d->one_pass = o->rate.m && 26 + field - d->shift_u < 29;
-    return is_sure(p, o, e_g) ? SAMEBITS_TRAIN_OK : SAMEBITS_TRAIN_RANGE;
+    d->one_pass = o->rate.m && !o->nesterov && 26 + field - d->shift_u < 29;
 }
 
-static void split(samebits_parameter *p, int32_t i, int64_t j) {
-    const int64_t w = down64(j, 15);
-    p->w[i] = (int8_t)w;
-    p->a[i] = (int16_t)(w * 32768 - j);
-}
-
-/* By how much e_W moves (steps 4 and 5), from max|W - r| and max|J - u|. */
-static int32_t move_of(int64_t largest, int64_t most, int32_t e_w) {
-    int32_t by = 0;
-    if (largest > Q8) {
-        do by++;
-        while (down64(down64(most, by), 15) > Q8);
-        return by;
-    }
-    while (most && largest <= Q8 / 2 && e_w + by > EXPONENT_MIN)
-        by--, largest = down64(down64(most, by), 15);
-    return by;
-}
-
-/* max|W - r| and max|J - u| of elements that are not written yet. */
-static void foresee(Sgd *d, int32_t shift, int64_t *largest, int64_t *most) {
+SAMEBITS_INLINE void momentum_element(samebits_update *d, int32_t i, int32_t g) {
     samebits_parameter *p = d->p;
-    int32_t i;
-    for (i = 0; i < p->n; i++) {
-        const int64_t u = step_of(d->o->rate.m, p->v[i], shift, draw_bits(&d->draw, (uint32_t)i));
-        const int64_t w = samebits_magnitude64(p->w[i] - samebits_round64(p->a[i] + u, 15));
-        const int64_t j = samebits_magnitude64(joint_at(p, i) - u);
-        *largest = SAMEBITS_MAX(*largest, w);
-        *most = SAMEBITS_MAX(*most, j);
+    const uint32_t w = draw_bits(&d->draw, (uint32_t)i);
+    const int64_t sum = sum_of(d, i, g), size = samebits_magnitude64(sum);
+    const int32_t n = length_of(size), field = n - 10 + d->e_d - d->e_v + 63;
+    int32_t code = 0;
+    if (size && field >= 1) code = 512 * (field - 1) + rounded10(size, n, w);
+    d->top = SAMEBITS_MAX(d->top, code);
+    code = sum < 0 ? -code : code;
+    p->v[i] = (int16_t)code;
+    if (d->one_pass) {
+        int32_t j, k = carry(p, i, (int32_t)step_of(d->o->rate.m, code, d->shift_u, w), &j);
+        k = magnitude32(k), j = magnitude32(j);
+        d->largest = SAMEBITS_MAX(d->largest, k);
+        d->most = SAMEBITS_MAX(d->most, j);
     }
-    draw_start(&d->draw, p, d->o);
 }
 
-void samebits_train_sgd_end(Sgd *d) {
+static void momentum_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
+    for (; count; count--) momentum_element(d, i++, *g++);
+}
+
+static void keep_momentum(samebits_update *d) {
+    d->p->s->e_v = d->top ? d->e_v : EXPONENT_MIN;
+    d->p->s->top_v = d->top;
+}
+
+static int momentum_again(samebits_update *d) {
     samebits_parameter *p = d->p;
-    samebits_scale *s = p->s;
-    int64_t most = d->most, largest = d->largest;
-    int32_t i, by, above, shift = d->shift_u;
-    s->e_v = d->top ? d->e_v : EXPONENT_MIN;
-    s->top_v = d->top;
-    if (!d->o->rate.m || !d->top) return;
-    draw_start(&d->draw, p, d->o);
+    int32_t i, by;
+    keep_momentum(d);
+    if (!d->o->rate.m || !d->top) return 0;
     if (!d->one_pass) {
-        above = 26 + (d->top >> 9) - shift - 46;
-        if (above > 0) {
-            for (i = 0; i < p->n; i++) split(p, i, down64(joint_at(p, i), above));
-            s->e_w += above, shift += above;
-        }
-        foresee(d, shift, &largest, &most);
+        samebits_train_descent(d, d->top, d->e_v);
+        for (i = 0; i < p->n; i++) samebits_train_foresee(d, i, p->v[i]);
+        samebits_train_decide(d);
+        for (i = 0; i < p->n; i++) samebits_train_descend(d, i, p->v[i]);
+        return 0;
     }
-    by = move_of(largest, most, s->e_w);
-    s->e_w += by;
-    if (d->one_pass && by < 0) {
-        for (i = 0; i < p->n; i++) split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
-    } else if (!d->one_pass || by) {
-        for (i = 0; i < p->n; i++) {
-            const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
-            const int64_t u = step_of(d->o->rate.m, p->v[i], shift, bits);
-            int32_t j = joint_at(p, i);
-            if (d->one_pass) /* what was there: 23 bits of J + u */
-                j = samebits_signed32((uint32_t)(j + (int32_t)u) << 9) / 512;
-            if (by)
-                split(p, i, down64(j - u, by));
-            else
-                (void)carry(p, i, (int32_t)u, &j); /* not `split`: ties of W - r are its own */
-        }
+    draw_start(&d->draw, p, d->o);
+    by = samebits_train_move(d->largest, d->most, p->s->e_w);
+    p->s->e_w += by;
+    for (i = 0; by < 0 && i < p->n; i++) split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
+    for (i = 0; by > 0 && i < p->n; i++) {
+        const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
+        const int64_t u = step_of(d->o->rate.m, p->v[i], d->shift_u, bits);
+        /* What was there: 23 bits of J + u. */
+        const int32_t j = samebits_signed32((uint32_t)(joint_at(p, i) + (int32_t)u) << 9) / 512;
+        split(p, i, down64(j - u, by));
+    }
+    return 0;
+}
+
+const samebits_rule samebits_train_sgd = {is_sure, momentum_start, momentum_elements,
+                                          momentum_again};
+
+/* --- without momentum, and Nesterov's ---------------------------------------------------------
+ *
+ * The direction is computed again in every pass: after that of Nesterov's V the largest code, what
+ * the step does to W, and the step. */
+
+enum { MEMORY, LARGEST, FORESEE, DESCEND };
+
+/* The code of an element of P, to nearest. */
+SAMEBITS_INLINE int32_t plain_code(const samebits_update *d, int32_t i, int32_t g) {
+    const int64_t sum = sum_of(d, i, g), size = samebits_magnitude64(sum);
+    const int32_t n = length_of(size), field = n - 10 + d->e_d - d->e_v + 63;
+    int32_t code = 0;
+    if (size && field >= 1) code = 512 * (field - 1) + (int32_t)down64(size, n - 10);
+    return sum < 0 ? -code : code;
+}
+
+static void plain_start(samebits_update *d) {
+    if (d->o->nesterov)
+        momentum_start(d);
+    else
+        terms_of(d), d->pass = LARGEST;
+}
+
+static void plain_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
+    if (d->pass == MEMORY) {
+        momentum_elements(d, i, g, count);
+        return;
+    }
+    for (; count; count--, i++) {
+        const int32_t code = plain_code(d, i, *g++), size = magnitude32(code);
+        if (d->pass == LARGEST)
+            d->top = SAMEBITS_MAX(d->top, size);
+        else if (d->pass == FORESEE)
+            samebits_train_foresee(d, i, code);
+        else
+            samebits_train_descend(d, i, code);
     }
 }
 
-int samebits_train_vector_step(samebits_parameter *p, const samebits_sgd *o, const int32_t *g,
-                               int32_t e_g) {
-    int32_t top = 0, i, status;
-    Sgd d;
-    for (i = 0; i < p->n; i++) {
-        const int32_t size = magnitude32(g[i]);
-        top = SAMEBITS_MAX(top, size);
-    }
-    status = samebits_train_sgd_start(&d, p, o, top, e_g);
-    if (status || o->mode != SAMEBITS_TRAIN_COMMIT) return status;
-    for (i = 0; i < p->n; i++) sgd_element(&d, i, g[i]);
-    samebits_train_sgd_end(&d);
-    return SAMEBITS_TRAIN_OK;
+static int plain_again(samebits_update *d) {
+    if (d->pass == MEMORY)
+        keep_momentum(d), terms_of(d);
+    else if (d->pass == LARGEST)
+        samebits_train_descent(d, d->top, d->e_v);
+    else if (d->pass == FORESEE)
+        samebits_train_decide(d);
+    return d->o->rate.m && (d->pass == MEMORY || d->top) && d->pass++ < DESCEND;
 }
 
-/* --- bounds ----------------------------------------------------------------------------------- */
-
-/* The smallest k with v <= 2**k; v >= 1. */
-static int32_t above(int64_t v) { return length_of(v - 1); }
-
-/* A gradient of magnitudes up to 2**reach has an exponent of at most reach - 14: its codes have 16
- * bits at least, or an exponent that is smaller by more. */
-static void bound_update(samebits_bounds *b, const samebits_parameter *p, const samebits_sgd *o,
-                         int32_t reach) {
-    if (p && !is_sure(p, o, reach - 14)) b->sure = 0;
-}
-
-static void bound_reach(samebits_bounds *b, int32_t by) {
-    b->reach += by;
-    if (b->reach > EXPONENT_MAX + 13) b->sure = 0;
-    b->reach = SAMEBITS_MIN(b->reach, 4 * EXPONENT_MAX);
-}
-
-void samebits_train_bound_products(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
-                                   const samebits_parameter *w, const samebits_parameter *bias,
-                                   const samebits_sgd *o) {
-    const int32_t positions = above((int64_t)s->n * s->oh * s->ow);
-    bound_update(b, w, o, b->reach + positions + e_x + 7);
-    bound_update(b, bias, o, b->reach + positions);
-    bound_reach(b, w->s->e_w + 7 + above((int64_t)s->kh * s->kw * s->o));
-}
-
-/* |dz| <= |a| * |g| * (2 + sqrt(n)): the mean of g, and that of g * xhat times xhat <= sqrt(n). */
-void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
-                               const samebits_parameter *gamma, const samebits_parameter *beta,
-                               const samebits_channel *saved, const samebits_sgd *o) {
-    const int32_t rows = above(s->rows);
-    double most = 0;
-    int32_t k;
-    for (k = 0; k < s->c; k++) {
-        const double size = magnitude_of_real(saved[k].a);
-        most = size > most ? size : most;
-    }
-    bound_update(b, gamma, o, b->reach + rows + 1);
-    bound_update(b, beta, o, b->reach + rows);
-    bound_reach(b, (int32_t)fits_of(most, 0) + (rows + 1) / 2 + 3);
-}
-
-void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s) {
-    bound_reach(b, s->scale.x + 16);
-}
+const samebits_rule samebits_train_plain = {is_sure, plain_start, plain_elements, plain_again};

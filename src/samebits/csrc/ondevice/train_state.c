@@ -44,22 +44,26 @@ static uint64_t checksum(const uint8_t *bytes, size_t size) {
     return hashed(hash, bytes + SAMEBITS_TRAIN_HEADER, size - SAMEBITS_TRAIN_HEADER);
 }
 
-static size_t size_of(const samebits_region *regions, int32_t parameters) {
-    size_t size = SAMEBITS_TRAIN_HEADER + 8 * (size_t)parameters;
+/* Bytes of the exponents of a parameter: of W and its moments. */
+static size_t scale_size(int32_t moments) { return 4 + 4 * (size_t)moments; }
+
+static size_t size_of(const samebits_region *regions, int32_t parameters, int32_t moments) {
+    size_t size = SAMEBITS_TRAIN_HEADER + scale_size(moments) * (size_t)parameters;
     for (; regions->count; regions++) size += (size_t)regions->count * regions->size;
     return size;
 }
 
 int samebits_train_save(const uint8_t *arena, const samebits_region *regions,
-                        const samebits_parameter *p, int32_t parameters, uint32_t network,
-                        uint32_t step, uint8_t *to) {
-    const size_t size = size_of(regions, parameters);
+                        const samebits_parameter *p, int32_t parameters, int32_t moments,
+                        uint32_t network, uint32_t step, uint8_t *to) {
+    const size_t size = size_of(regions, parameters, moments);
     uint8_t *at = to + SAMEBITS_TRAIN_HEADER;
     uint64_t sum;
     int32_t i;
-    for (i = 0; i < parameters; i++, at += 8) {
+    for (i = 0; i < parameters; i++, at += scale_size(moments)) {
         put32(at, (uint32_t)p[i].s->e_w);
-        put32(at + 4, (uint32_t)p[i].s->e_v);
+        if (moments > 0) put32(at + 4, (uint32_t)p[i].s->e_v);
+        if (moments > 1) put32(at + 8, (uint32_t)p[i].s->e_root);
     }
     for (; regions->count; at += (size_t)regions->count * regions->size, regions++)
         ordered(at, arena + regions->offset, regions->count, regions->size);
@@ -72,17 +76,23 @@ int samebits_train_save(const uint8_t *arena, const samebits_region *regions,
     return SAMEBITS_TRAIN_OK;
 }
 
-/* Whether bytes are codes and exponents that a step leaves: of a parameter, W, A and V. */
-static int is_parameter(const uint8_t *scale, const uint8_t *w, uint32_t n) {
+static int is_exponent(const uint8_t *from) {
+    const int32_t e = samebits_signed32(get32(from));
+    return e >= EXPONENT_MIN && e <= EXPONENT_MAX;
+}
+
+/* Whether bytes are codes and exponents that a step leaves: of a parameter, W, A and moments. */
+static int is_parameter(const uint8_t *scale, const uint8_t *w, uint32_t n, int32_t moments) {
     const uint8_t *a = w + n, *v = a + 2 * (size_t)n;
-    const int32_t e_w = samebits_signed32(get32(scale)), e_v = samebits_signed32(get32(scale + 4));
     uint32_t i;
-    if (e_w < EXPONENT_MIN || e_w > EXPONENT_MAX || e_v < EXPONENT_MIN || e_v > EXPONENT_MAX)
-        return 0;
-    for (i = 0; i < n; i++) {
-        const int32_t delayed = magnitude32(get16(a + 2 * (size_t)i));
-        const int32_t moment = magnitude32(get16(v + 2 * (size_t)i));
-        if (w[i] == 128 || delayed > 16384 || moment > 32767 || (moment && moment < 512)) return 0;
+    int32_t k;
+    for (k = 0; k <= moments; k++)
+        if (!is_exponent(scale + 4 * (size_t)k)) return 0;
+    for (i = 0; i < n; i++)
+        if (w[i] == 128 || magnitude32(get16(a + 2 * (size_t)i)) > 16384) return 0;
+    for (i = 0; i < n * (uint32_t)moments; i++) {
+        const int32_t code = get16(v + 2 * (size_t)i), size = magnitude32(code);
+        if (size > 32767 || (size && size < 512) || (code < 0 && i >= n)) return 0;
     }
     return 1;
 }
@@ -95,12 +105,14 @@ static int is_statistic(const uint8_t *from, uint32_t n) {
     return 1;
 }
 
-static int is_state(const samebits_region *r, int32_t parameters, const uint8_t *from) {
-    const uint8_t *scale = from + SAMEBITS_TRAIN_HEADER, *at = scale + 8 * (size_t)parameters;
+static int is_state(const samebits_region *r, int32_t parameters, int32_t moments,
+                    const uint8_t *from) {
+    const size_t each = scale_size(moments);
+    const uint8_t *scale = from + SAMEBITS_TRAIN_HEADER, *at = scale + each * (size_t)parameters;
     int32_t i;
-    for (i = 0; i < parameters; i++, scale += 8, r += 3) {
-        if (!is_parameter(scale, at, r->count)) return 0;
-        at += 5 * (size_t)r->count;
+    for (i = 0; i < parameters; i++, scale += each, r += 2 + moments) {
+        if (!is_parameter(scale, at, r->count, moments)) return 0;
+        at += (3 + 2 * (size_t)moments) * r->count;
     }
     for (; r->count; at += 8 * (size_t)r->count, r++)
         if (!is_statistic(at, r->count)) return 0;
@@ -108,27 +120,28 @@ static int is_state(const samebits_region *r, int32_t parameters, const uint8_t 
 }
 
 int samebits_train_load(uint8_t *arena, const samebits_region *regions, samebits_parameter *p,
-                        int32_t parameters, uint32_t network, uint32_t *step, const uint8_t *from,
-                        size_t size) {
+                        int32_t parameters, int32_t moments, uint32_t network, uint32_t *step,
+                        const uint8_t *from, size_t size) {
     const uint8_t *at = from + SAMEBITS_TRAIN_HEADER;
     uint64_t sum;
     int32_t i, k;
-    if (size != size_of(regions, parameters) || memcmp(from, MAGIC, sizeof MAGIC) ||
+    if (size != size_of(regions, parameters, moments) || memcmp(from, MAGIC, sizeof MAGIC) ||
         get32(from + 8) != network)
         return SAMEBITS_TRAIN_STATE;
     sum = checksum(from, size);
     if (get32(from + 16) != (uint32_t)sum || get32(from + 20) != (uint32_t)(sum >> 32) ||
-        !is_state(regions, parameters, from))
+        !is_state(regions, parameters, moments, from))
         return SAMEBITS_TRAIN_STATE;
-    for (i = 0; i < parameters; i++, at += 8) {
+    for (i = 0; i < parameters; i++, at += scale_size(moments)) {
         p[i].s->e_w = samebits_signed32(get32(at));
-        p[i].s->e_v = samebits_signed32(get32(at + 4));
+        if (moments > 0) p[i].s->e_v = samebits_signed32(get32(at + 4));
+        if (moments > 1) p[i].s->e_root = samebits_signed32(get32(at + 8));
     }
     for (; regions->count; at += (size_t)regions->count * regions->size, regions++)
         ordered(arena + regions->offset, at, regions->count, regions->size);
     for (i = 0; i < parameters; i++) {
         p[i].s->top_v = 0;
-        for (k = 0; k < p[i].n; k++) {
+        for (k = 0; moments == 1 && k < p[i].n; k++) {
             const int32_t size_k = magnitude32(p[i].v[k]);
             p[i].s->top_v = SAMEBITS_MAX(p[i].s->top_v, size_k);
         }

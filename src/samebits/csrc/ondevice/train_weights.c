@@ -1,6 +1,6 @@
 /* Gradients of weights and biases with their updates: no weight gradient is ever stored (4, 7). */
 #include "samebits_bytes.h"
-#include "train_sgd.h"
+#include "train_update.h"
 
 /* One direction in which outputs lie: how many, and how far apart in gradient and input. */
 typedef struct {
@@ -95,11 +95,12 @@ static Walk walk_of(const samebits_conv *s, int32_t ky, int32_t kx) {
 WEIGHT_SUMS(weight_sums32, four_sums32, one_sum32, int32_t)
 WEIGHT_SUMS(weight_sums16, four_sums16, one_sum16, int16_t)
 
-/* The sums of one output, by element: their largest magnitude, or with d their updates. */
+/* The sums of one output, by element: their largest magnitude, or with d what it does with them. */
 static int64_t output_sums(const samebits_conv *s, const samebits_gradient *g, const int8_t *x,
-                           int32_t o, Sgd *d, int32_t shift) {
+                           int32_t o, samebits_update *d) {
     int32_t i = o * s->kh * s->kw * s->c, ky, kx, c, l;
     int64_t top = 0, sum[LANES];
+    int32_t own[LANES];
     for (ky = 0; ky < s->kh; ky++)
         for (kx = 0; kx < s->kw; kx++) {
             const Walk v = walk_of(s, ky, kx);
@@ -109,42 +110,45 @@ static int64_t output_sums(const samebits_conv *s, const samebits_gradient *g, c
                     weight_sums16(&v, (const int16_t *)g->codes + v.g + o, x + v.x + c, lanes, sum);
                 else
                     weight_sums32(&v, (const int32_t *)g->codes + v.g + o, x + v.x + c, lanes, sum);
+                if (d) {
+                    for (l = 0; l < lanes; l++) own[l] = gradient_of(d, sum[l]);
+                    d->rule->elements(d, i, own, lanes);
+                    i += lanes;
+                    continue;
+                }
                 for (l = 0; l < lanes; l++) {
                     const int64_t size = samebits_magnitude64(sum[l]);
-                    if (d)
-                        sgd_element(d, i++, (int32_t)down64(sum[l], shift));
-                    else
-                        top = SAMEBITS_MAX(top, size);
+                    top = SAMEBITS_MAX(top, size);
                 }
             }
         }
     return top;
 }
 
-/* Sums twice: for their largest, then with each element's update. `shorten` changes nothing where
- * all sums surely fit, and then one that is not 0 is enough. */
+/* Sums for their largest, then for every pass of the optimizer. `shorten` changes nothing where all
+ * sums surely fit, and then one that is not 0 is enough. */
 int samebits_train_weight_step(const samebits_conv *s, samebits_gradient g, const int8_t *x,
-                               int32_t e_x, samebits_parameter *w, const samebits_sgd *o) {
+                               int32_t e_x, samebits_parameter *w, const samebits_optimizer *o) {
     const int64_t limit = (int64_t)s->n * s->oh * s->ow * Q16 * Q8;
-    const int32_t sure = g.width == 16 && limit <= Q32;
-    int32_t e = g.e + e_x, shift, k, status;
+    const int32_t sure = g.width == 16 && limit <= Q32 && !needs_largest(o);
+    int32_t k, made, status;
     int64_t top = 0;
-    Sgd d;
+    samebits_update d;
     for (k = 0; k < s->o && !(sure && top); k++) {
-        const int64_t own = output_sums(s, &g, x, k, NULL, 0);
+        const int64_t own = output_sums(s, &g, x, k, NULL);
         top = SAMEBITS_MAX(top, own);
     }
     if (sure && top) top = limit;
-    shift = shortened(top, &e);
-    status = samebits_train_sgd_start(&d, w, o, down64(top, shift), e);
-    if (status || o->mode != SAMEBITS_TRAIN_COMMIT) return status;
-    for (k = 0; k < s->o; k++) (void)output_sums(s, &g, x, k, &d, shift);
-    samebits_train_sgd_end(&d);
+    status = samebits_train_start(&d, w, o, top, g.e + e_x, &made);
+    if (status || !made) return status;
+    do
+        for (k = 0; k < s->o; k++) (void)output_sums(s, &g, x, k, &d);
+    while (d.rule->again(&d));
     return SAMEBITS_TRAIN_OK;
 }
 
 int samebits_train_bias_step(samebits_gradient g, int32_t rows, samebits_parameter *bias,
-                             const samebits_sgd *o, int64_t *room) {
+                             const samebits_optimizer *o, int64_t *room) {
     int32_t *out = (int32_t *)room, shift, r, k;
     int64_t top = 0;
     for (k = 0; k < bias->n; k++) {

@@ -1,5 +1,6 @@
 /* Moments and directions of Adam (docs/spec/training.md, section 4), element by element in binary64
  * and in the order written there: every operation is rounded once, none is contracted. */
+#include "adam.h"
 #include "optimizer.h"
 #include "parallel.h"
 
@@ -12,9 +13,8 @@ SAMEBITS_INLINE Moments adam_moments(const AdamTerms *t, int64_t i) {
     g = g + t->coupled * (joint(t->w[i], t->a[i]) * t->scale_a); /* + 0 without decay */
     double m = moment_value(1, t->first[i], t->base_first);
     double s = moment_value(1, t->root[i], t->base_root);
-    m = t->beta1 * m + t->rest1 * g;
-    double v = t->beta2 * (s * s) + t->rest2 * (g * g);
-    return (Moments){m, __builtin_sqrt(v)};
+    double v = adam_second(t->beta2, t->rest2, s, g);
+    return (Moments){adam_first(t->beta1, t->rest1, m, g), __builtin_sqrt(v)};
 }
 
 /* The end of the row of element i, or of the range; sets scale_a for the elements before it. */
@@ -83,7 +83,7 @@ void samebits_adam_store(const AdamTerms *t, const Draw *draw, int64_t n, int th
 SAMEBITS_INLINE double adam_step(const AdamTerms *t, int64_t i) {
     double m = moment_value(1, t->first[i], t->base_first);
     double s = moment_value(1, t->root[i], t->base_root);
-    double p = m / t->c1 / (s / t->c2 + t->eps);
+    double p = adam_quotient(m, s, t->c1, t->c2, t->eps);
     return p + t->decoupled * (joint(t->w[i], t->a[i]) * t->scale_a);
 }
 

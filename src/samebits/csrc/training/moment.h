@@ -1,59 +1,12 @@
-/* e6m9, the 16-bit codes of moments and directions, and the random bits of their rounding
- * (docs/spec/training.md, sections 1.4 and 1.5).
- *
- * The code of a number is cut out of its binary64: below the sign six bits of exponent count from
- * the tensor's own, nine of significand follow, and what rounding adds below carries into both. */
+/* The random bits by which the codes of moments and updates are rounded (docs/spec/training.md,
+ * section 1.5), many at a time. */
 #ifndef SAMEBITS_MOMENT_H
 #define SAMEBITS_MOMENT_H
 
+#include "e6m9.h"
 #include "philox.h"
-#include "real.h"
 
-#define MOMENT_DROPPED 43 /* bits of a binary64's significand below a code's nine */
-#define MOMENT_BIAS 969   /* F = the biased exponent of |v| - (e + MOMENT_BIAS) */
-#define DRAW_BLOCK 2048   /* elements whose random bits are made at a time */
-
-/* J = W * 2**15 - A. */
-SAMEBITS_INLINE int32_t joint(int8_t w, int16_t a) { return (int32_t)w * 32768 - a; }
-
-/* The code of v at the exponent e = bias - MOMENT_BIAS; added: see `added_random`. Selections are
- * masks here and below, so that loops vectorise. */
-SAMEBITS_INLINE int16_t moment_code(double v, int64_t bias, int64_t added) {
-    int64_t sign = samebits_floor64(bits_of(v), 63), bits = magnitude_bits(v);
-    int64_t code = ((bits + added) >> MOMENT_DROPPED) - bias * 512;
-    code &= -(int64_t)((bits >> 52) > bias);
-    return (int16_t)((code ^ sign) - sign);
-}
-
-/* What rounds the bits of v to nearest, or with 16 random bits. */
-SAMEBITS_INLINE int64_t added_nearest(double v) {
-    return ((int64_t)1 << (MOMENT_DROPPED - 1)) - 1 + ((bits_of(v) >> MOMENT_DROPPED) & 1);
-}
-
-SAMEBITS_INLINE int64_t added_random(uint32_t bits) {
-    return (int64_t)bits << (MOMENT_DROPPED - 16);
-}
-
-/* -1 of a negative code, 0 of others; its magnitude; its significand (0 for the code 0); F. */
-SAMEBITS_INLINE int32_t sign_of(int32_t code) { return samebits_floor32(code, 31); }
-
-SAMEBITS_INLINE int32_t magnitude_of(int32_t code) {
-    return (code ^ sign_of(code)) - sign_of(code);
-}
-
-SAMEBITS_INLINE int32_t significand_of(int32_t code) {
-    return (512 + (magnitude_of(code) & 511)) & -(int32_t)(code != 0);
-}
-
-SAMEBITS_INLINE int32_t field_of(int32_t code) { return magnitude_of(code) >> 9; }
-
-SAMEBITS_INLINE int32_t with_sign(int32_t v, int32_t sign) { return (v ^ sign) - sign; }
-
-/* m * value of a code at the exponent e, exactly: base = e - 63 in [-900, 900], |m| < 2**16. */
-SAMEBITS_INLINE double moment_value(int32_t m, int32_t code, int64_t base) {
-    int32_t product = with_sign(m * significand_of(code), sign_of(code));
-    return (double)product * power_of_two(base + field_of(code));
-}
+#define DRAW_BLOCK 2048 /* elements whose random bits are made at a time */
 
 /* --- random bits: halves of words of Philox4x32-10 (Salmon et al., SC 2011) ------------------ */
 
@@ -63,11 +16,6 @@ typedef struct {
 } Draw;
 
 #define DRAW_THIRD 0xFFFFFFFDu /* the third word of every counter */
-
-/* w_U and w_S from w_V: products with odd numbers, so that each is as uniform as it. */
-SAMEBITS_INLINE uint32_t update_bits(uint32_t w) { return (w * 0x9E37u) & 65535u; }
-
-SAMEBITS_INLINE uint32_t root_bits(uint32_t w) { return (w * 0x85EBu) & 65535u; }
 
 /* A word as it must lie in memory for its low half to come first. */
 typedef uint16_t Bits __attribute__((may_alias));

@@ -363,11 +363,6 @@ static void sgd(const Trained *t, const Options *o, const Part *parts, Draw draw
 
 /* --- Adam (4) ------------------------------------------------------------------------------- */
 
-/* The exponent of e6m9 codes whose largest magnitude is a binary64 of these bits. */
-static int64_t moment_exponent(int64_t bits) {
-    return bits ? SAMEBITS_MAX((bits >> 52) - 1031, LOWEST) : LOWEST;
-}
-
 static void adam(const Trained *t, const Options *o, const Part *parts, Draw draw,
                  const Desk *desk) {
     Numbers *now = t->numbers;

@@ -141,8 +141,9 @@ SAMEBITS_INLINE int64_t moved(const Update *u, int32_t code, uint32_t w, int ran
 /* The same in 32 bits where every s >= 10: |u| < 2**16. */
 SAMEBITS_INLINE int32_t moved32(const Update *u, int32_t code, uint32_t w) {
     uint32_t product = (uint32_t)((int32_t)u->m * significand_of(code)) << 6;
-    int32_t by = SAMEBITS_MIN(-((int32_t)u->shift + field_of(code)) - 10, 31);
-    int32_t v = (int32_t)(((product >> by) + update_bits(w)) >> 16);
+    int32_t by = -((int32_t)u->shift + field_of(code)) - 10, near = SAMEBITS_MIN(by, 31);
+    uint32_t bits = (product >> near) & -(uint32_t)(by == near); /* 32 are all */
+    int32_t v = (int32_t)((bits + update_bits(w)) >> 16);
     return with_sign(v, sign_of(code));
 }
 
