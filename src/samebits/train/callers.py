@@ -1,6 +1,6 @@
 """Who called an operation, as the stack shows it: a module of a network, or an optimizer.
 
-Only errors ask, so that networks pay nothing for it.
+Only errors, dropouts of functions and floats among activations ask: networks pay nothing for it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ModelCall(NamedTuple):
 
 def converted_call() -> ModelCall | None:
     """The innermost call of a model that `convert` gave; None where there is none."""
-    frame = sys._getframe(1)
+    frame, call = sys._getframe(1), nn.Module._call_impl.__code__
     while frame is not None:
         own = frame.f_locals
-        if frame.f_code.co_name == "_call_impl" and CONVERTED in vars(own["self"]):
+        if frame.f_code is call and CONVERTED in vars(own["self"]):
             return ModelCall(own["self"], (*own["args"], *own["kwargs"].values()))
         frame = frame.f_back  # type: ignore[assignment]
     return None
