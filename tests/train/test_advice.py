@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import resolve_name
 
 from samebits.errors import UnsupportedError
-from samebits.train import BFPTensor, convert, cross_entropy
+from samebits.train import SGD, BFPTensor, convert, cross_entropy, model_input
 from samebits.train.advice import LAYERS, OPERATIONS, for_layer
 
 x = BFPTensor.from_real(torch.linspace(-3, 3, 24).view(6, 4))
@@ -213,3 +213,15 @@ def test_the_list_of_layers_is_for_those_without_a_rule():
     with pytest.raises(UnsupportedError) as caught:
         convert(nn.MaxPool2d(2, dilation=2))
     assert str(caught.value).splitlines()[2].startswith("change or replace these layers, keep")
+
+
+def test_averages_and_scalers_of_torch_name_what_there_is():
+    model = convert(nn.Sequential(nn.Linear(4, 2)))
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    with pytest.raises(UnsupportedError, match="AveragedModel cannot average: use"):
+        averaged.update_parameters(model)
+    scaler, optimizer = torch.amp.GradScaler("cpu"), SGD(model.parameters(), lr=0.1)
+    loss = cross_entropy(model(model_input(model, torch.ones(2, 4))), torch.tensor([0, 1]))
+    scaler.scale(loss).backward()
+    with pytest.raises(UnsupportedError, match="expected no GradScaler; call"):
+        scaler.step(optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -244,3 +245,13 @@ def test_losses_without_a_form_in_integers_say_so(loss):
     found.backward()
     expected = of_floats(loss, y).dequantize()
     assert torch.allclose(y.grad.dequantize(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_copies_and_pickles_compute_the_same():
+    torch.manual_seed(0)
+    layers = (nn.Linear(8, 8), nn.Tanhshrink(), nn.Linear(8, 3), nn.CrossEntropyLoss())
+    model = convert(nn.Sequential(*layers), keep_float=["1", "3"])[:3]
+    x = BFPTensor.from_real(torch.randn(4, 8))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert float_islands(twin) == float_islands(model)
+        assert torch.equal(twin(x).detach().dequantize(), model(x).detach().dequantize())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.overrides import resolve_name
 from torch.utils._pytree import tree_leaves
 
@@ -81,11 +82,21 @@ def for_operation(func: Callable[..., Any], text: str | None, args: Any, kwargs:
             "Adam (with decoupled=True for AdamW), and give an optimizer of torch the parameters "
             "of float modules alone"
         )
+    name = resolve_name(func) or getattr(func, "__name__", str(func))
+    if "_amp_foreach" in name:
+        return (
+            "BFP gradients have exponents, which no scale of a loss has to save: expected no "
+            "GradScaler; call loss.backward() and optimizer.step()"
+        )
     caller = calling_module()
+    if caller is not None and isinstance(caller.module, AveragedModel):
+        return (
+            "BFP parameters are integers, which AveragedModel cannot average: use "
+            "samebits.train.EMA(model, decay)"
+        )
     begin = "" if caller is None else caller.words
     if text is not None and text.startswith(PLACES):
         return text
-    name = resolve_name(func) or getattr(func, "__name__", str(func))
     advice = OPERATIONS.get(name.rpartition(".")[2].strip("_"))
     if any(type(p) is nn.Parameter for p in tree_leaves((args, kwargs))):
         return (

@@ -121,6 +121,10 @@ class Island(nn.Module):
             return FROM_REAL(value, f"output of {name!r}", by_rows or not self.training, bits)
         return value
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The parts that copy and pickle make a module from: no file names this class."""
+        return _empty, (type(self).__mro__[2],), vars(self)
+
     def extra_repr(self) -> str:
         """The options, as torch prints them, and a warning."""
         own = super().extra_repr()
@@ -133,10 +137,20 @@ def island_of(module: nn.Module, name: str, by_rows: bool, bits: int) -> nn.Modu
     name: its path. by_rows, bits: of what it hands on.
     """
     twin = copy.deepcopy(module)
-    kind = type(module)
-    twin.__class__ = type(kind.__name__, (Island, kind), {"__module__": kind.__module__})
+    twin.__class__ = _like(type(module))
     twin.island = (name, by_rows, bits)  # type: ignore[assignment]
     return twin
+
+
+def _like(kind: type[nn.Module]) -> type[nn.Module]:
+    """A class of modules like `kind`, of the same name, that compute in float32."""
+    return type(kind.__name__, (Island, kind), {"__module__": kind.__module__})
+
+
+def _empty(kind: type[nn.Module]) -> nn.Module:
+    """A module like `kind` without any state."""
+    island = _like(kind)
+    return island.__new__(island)
 
 
 def float_islands(model: nn.Module) -> list[str]:
