@@ -598,14 +598,19 @@ def compile_training(
 
     if target != "c":
         raise InputError(f"--train: expected --target c, found {target}; leave out --target")
-    for name, value in others.items():
-        if value is not None:
-            option = name.replace("_", "-")
-            raise InputError(f"--{option} does not apply to --train, found {value}; leave it out")
+    _check_train(others)
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
     return training_of(opened, Path(out), count, name, arch, schedule)
+
+
+def _check_train(others: Mapping[str, Any]) -> None:
+    """InputError for an option that does not apply to training steps."""
+    for name, value in others.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} does not apply to --train, found {value}; leave it out")
 
 
 @settled
@@ -614,6 +619,7 @@ def verify_training(
     train: str,
     backends: Sequence[str] | None = None,
     arch: str | nn.Module | None = None,
+    **others: Any,
 ) -> TrainingVerification:
     """Train on in PyTorch and in C, from where a run stands, and compare the state and the loss
     after every step; where they part, name the step, the instruction and the tensor.
@@ -623,6 +629,7 @@ def verify_training(
     backends: training, which is PyTorch and always there, c, this machine, and emulated processors
               and boards, such as cortex-m3; by default training and c
     arch:     as `load` takes it
+    others:   options of `Network.verify` that do not apply: none may be given
 
     Errors as `compile_training`, and InputError for a backend that cannot run here.
     """
@@ -630,6 +637,7 @@ def verify_training(
     from samebits.ondevice.check import HOST, checked_names
     from samebits.train.run.restore import open_run
 
+    _check_train(others)
     kind, _, count = train.partition(":")
     if kind != "steps" or not (count.isascii() and count.isdigit()) or not 1 <= int(count) <= 10**6:
         raise InputError(

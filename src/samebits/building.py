@@ -339,7 +339,13 @@ def training_verified(
     """Compare steps on the run's own data, in the order of its training."""
     path, checkpoint, config = run.path, run.checkpoint, run.config
     earlier = earlier_reading(path, checkpoint)
-    data = given_data(config.data, input_shape=run.input_shape, options=PLAIN, earlier=earlier)
+    data = given_data(
+        config.data,
+        limit=config.limit,
+        input_shape=run.input_shape,
+        options=PLAIN,
+        earlier=earlier,
+    )
     count, own = steps * CHECKED_BATCH, len(data.train_labels)
     epochs = range(-(-count // own))
     chosen = torch.cat([data_order(own, config.seed, epoch) for epoch in epochs])[:count]

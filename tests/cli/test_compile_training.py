@@ -110,6 +110,7 @@ def test_boards_train_as_pytorch_does(run, samebits):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--train", "steps:2", "--seed", "3"], "--seed does not apply to --train, found 3"),
         (["--train", "20"], "expected steps:N with at least 1 step"),
         (["--train", "steps:2", "--backends", "npu"], "--backends: expected some of training, c,"),
         (["--train", "steps:2", "--backends", "cortex-m0"], "that needs"),

@@ -19,6 +19,8 @@ from samebits.cli.options import (
 )
 from samebits.cli.output import show, working
 
+RANDOM = "random:100"
+
 
 @reads(SAMPLE_READING)
 def verify_command(
@@ -28,7 +30,7 @@ def verify_command(
             metavar="MODEL", help="A quantized .onnx file, a training or compiled folder, or .nnp."
         ),
     ],
-    inputs: Samples = "random:100",
+    inputs: Samples = RANDOM,
     backends: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +95,17 @@ def verify_command(
 
         result: Any
         if train is not None:
-            result = api.verify_training(model, train, names, arch)
+            others = {
+                "inputs": None if inputs == RANDOM else inputs,
+                "available": available or None,
+                "rebuild": rebuild,
+                "signers": signers,
+                "raw": raw,
+                "meaning": meaning,
+                "seed": seed or None,
+                **{name: value or None for name, value in reading.items()},
+            }
+            result = api.verify_training(model, train, names, arch, **others)
         else:
             net = api.load(model, arch=arch, meaning=meaning)
             if rebuild is not None:

@@ -7,7 +7,7 @@
 
 #define LOWEST (-640) /* the exponent of a gradient is above; the largest is below 590 */
 
-/* v * v is added 32 bits of it at a time; at: the place of its lowest bit. */
+/* Add v to the sum, its lowest bit at a place, 32 bits at a time. */
 static void add_at(uint32_t *sum, uint64_t v, int32_t at) {
     const int32_t by = at & 31;
     uint64_t low = v << by, carry = by ? v >> (64 - by) : 0;
