@@ -37,18 +37,13 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """A choice, the budget in bytes, the peak with everything kept, and the bound of its cost.
-
-    smallest, least: the smallest peak that is known, and the storages that it keeps
-    """
+    """A choice, the budget in bytes, the peak with everything kept, and the bound of its cost."""
 
     facts: StepFacts
     outcome: Outcome
     budget: int
     everything: int
     bound: int
-    smallest: int
-    least: frozenset[int]
 
 
 class StoragePlanner:
@@ -95,8 +90,7 @@ class StoragePlanner:
         return None if best.peak > limit else self._plan(best, limit, min(bound, best.cost))
 
     def _plan(self, outcome: Outcome, limit: int, bound: int) -> StoragePlan:
-        everything, least = self.everything.peak, self.least
-        return StoragePlan(self.facts, outcome, limit, everything, bound, least.peak, least.kept)
+        return StoragePlan(self.facts, outcome, limit, self.everything.peak, bound)
 
     @property
     def least(self) -> Outcome:

@@ -152,14 +152,6 @@ def is_heard() -> bool:
     return _LISTENING.get() is not None
 
 
-@contextlib.contextmanager
-def taken_over() -> Iterator[Recorder | None]:
-    """The recorder that listens, if there is one: inside, it hears only what it is told."""
-    recorder = _LISTENING.get()
-    with _listening(None):
-        yield recorder
-
-
 class TraceFile:
     """The trace of a run, written step by step by the first of its workers."""
 
