@@ -547,8 +547,9 @@ class _Run:
         if verdict.bad:
             warnings.warn(
                 f"{self.out}: the deployed arithmetic has lost the network: {verdict.words}; "
-                "its frozen exponents are those of samples all over the training data: give samples "
-                "whose ranges are like those of use, train on, or deploy with exponents by row",
+                "its frozen exponents are those of samples all over the training data: give "
+                "samples whose ranges are like those of use, train on, or deploy with exponents by "
+                "row",
                 FidelityWarning,
                 stacklevel=2,
             )
