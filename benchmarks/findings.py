@@ -137,6 +137,30 @@ def evidence(found: Found) -> Findings:
     return made
 
 
+def deployed(found: Found) -> Findings:
+    """Accuracy and agreement of what was learned, evaluated and deployed; means of the seeds."""
+    made, nets = Findings(), list(dict.fromkeys(each["net"] for each in found["lines"]))
+    forms = ("float32", "same weights", "evaluation", "deployed", "largest")
+    rows = []
+    for net in nets:
+        lines = [each for each in found["lines"] if each["net"] == net]
+        means = {
+            form: tuple(
+                statistics.mean(each[form][key] for each in lines)
+                for key in ("accuracy", "agreement")
+            )
+            for form in forms
+        }
+        alike = [f", {means[form][1]:.2f}" if form in forms[2:] else "" for form in forms]
+        shown = [f"{100 * means[f][0]:.1f} %{a}" for f, a in zip(forms, alike, strict=True)]
+        spread = statistics.mean(each["spread"] for each in lines)
+        rows.append([net, str(len(lines)), *shown, f"{spread:.1f}"])
+        made.figures[f"{net}.agreement"] = f"{means['deployed'][1]:.2f}"
+    titles = ["float32", "same weights in float32", "evaluation", "deployed", "deployed, largest"]
+    made.table("nets", ["network", "seeds", *titles, "binades"], rows)
+    return made
+
+
 def losses(found: Found) -> Findings:
     """Scores of networks with losses of their own in both numerics, with standard errors."""
     made = Findings()

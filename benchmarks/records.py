@@ -42,6 +42,10 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
         "benchmarks/bench_cortex.py --cmsis-nn FOLDER --per-channel --nets autoencoder",
         findings.cortex,
     ),
+    "deployed": (
+        "benchmarks/bench_deployed.py --images cifar.npz --recordings fsdd",
+        findings.deployed,
+    ),
     "differences": (
         "benchmarks/bench_inference.py --models smooth resnet8 mobilenetv2 --samples 100",
         findings.differences,

@@ -718,27 +718,35 @@ def test_plans_of_modules(module, tmp_path):
     for planned in (module, sb.convert(module)):
         made = sb.plan(planned, example, budget="100%")
         assert made.plan.budget == made.plan.store_all
-        assert made.forward is not None
+        assert (made.forward is None, made.step is None) == (
+            planned is module,
+            planned is not module,
+        )
         assert "peak" in str(made)
         again = sb.plan(made.save(tmp_path / "plan.json"))
         assert again.plan == made.plan
         assert again.forward is None
+        assert again.step is None
         assert made.save_picture(tmp_path / "plan.svg").read_bytes().lstrip().startswith(b"<")
         with pytest.raises(InputError, match="expected a plan that was just made"):
             again.save_picture(tmp_path / "again.svg")
         assert json.loads(json.dumps(made.to_dict()))["budget"] == made.plan.budget
 
 
-def test_a_plan_takes_the_place_of_the_module(module):
+def test_a_plan_takes_the_place_of_a_step(module):
     """The same gradients, from results that are computed again."""
     module, example = copy.deepcopy(module), torch.from_numpy(X)
     made = sb.plan(module, example, budget=1 << 20, loss=lambda y: (y * y).mean())
     module.train()  # the mode that a plan is for
     gradients = []
-    for forward in (module, made.forward):
+
+    def eager(x):
+        y = module(x)
+        return (y * y).mean()
+
+    for step in (eager, made.step):
         module.zero_grad()
-        y = forward(example)
-        (y * y).mean().backward()
+        step(example).backward()
         gradients.append([p.grad.clone() for p in module.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
