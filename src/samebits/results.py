@@ -489,6 +489,21 @@ class MemoryPlan(Reported):
         write_plan(Path(path), self.plan)
         return Path(path)
 
+    def compare(self, *others: MemoryPlan) -> PlanComparison:
+        """This plan beside others of the same step, for other devices, budgets or orders.
+
+        Raises InputError for a plan of another step.
+        """
+        mine = [(layer.name, layer.bytes) for layer in self.plan.layers]
+        for other in others:
+            if [(layer.name, layer.bytes) for layer in other.plan.layers] != mine:
+                raise InputError(
+                    f"expected plans of one step, found those of {self.plan.arch} with "
+                    f"{len(mine):,} results and of {other.plan.arch} with "
+                    f"{len(other.plan.layers):,}, or of other sizes; plan both for the same batch"
+                )
+        return PlanComparison((self.plan, *(other.plan for other in others)))
+
     def save_picture(self, path: str | Path) -> Path:
         """Write the drawing of memory over time, an SVG file."""
         from samebits.files import write_atomically
@@ -518,6 +533,30 @@ class MemoryPlan(Reported):
             [section(*blocks), section(*plan_summary(self.plan))],
             lambda: plan_sections(self.plan, None if self.picture is None else self.picture()),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class PlanComparison(Reported):
+    """Plans of one step beside each other."""
+
+    plans: tuple[Plan, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data: every plan, and the numbers of results that not all of them store."""
+        from samebits.reports.recompute import differing
+
+        plans = [plan.to_dict() for plan in self.plans]
+        return {"plans": plans, "different": differing(self.plans)}
+
+    def report(self) -> Report:
+        """A row per plan, and one per result that not all of them store."""
+        from samebits.reports.recompute import compared_plans, compared_results
+
+        columns, rows = compared_results(self.plans)
+        results = Table(columns, rows) if rows else "All plans store the same results."
+        plans = Table(*compared_plans(self.plans))
+        title = f"Plans of {printable(self.plans[0].arch)}"
+        return Report(title, "", [section(plans), section(results)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -116,6 +116,25 @@ def test_a_limit_of_time(samebits):
         refused(samebits(*plan("bfp", *more, wrong)), "--time-limit: expected seconds above 0")
 
 
+def test_plans_for_several_devices_beside_each_other(samebits, tmp_path):
+    named = plan("bfp", "--compare", "laptop-cpu,accelerator-core")
+    text = samebits(*named).out
+    assert "laptop CPU" in text
+    assert "small accelerator core" in text
+    record = json.loads(samebits(*named, "--json").out)
+    single = [
+        json.loads(samebits(*plan("bfp", "--device", name, "--json")).out)
+        for name in ("laptop-cpu", "accelerator-core")
+    ]
+    assert record["plans"] == single
+    layers = zip(*(made["layers"] for made in single), strict=True)
+    stored = [[layer["stored"] for layer in pair] for pair in layers]
+    assert record["different"] == [at for at, (a, b) in enumerate(stored) if a != b]
+    done = samebits(*named, "--out", tmp_path / "plan.json")
+    refused(done, "--compare: expected one plan for --out or --picture, found several")
+    refused(samebits(*plan("bfp", "--compare", "laptop-cpu,none")), "none")
+
+
 def test_inspect_shows_a_plan(samebits, tmp_path):
     made = samebits(*plan("bfp", "--out", tmp_path / "plan.json"))
     shown = samebits("inspect", tmp_path / "plan.json", "--nodes")

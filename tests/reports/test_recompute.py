@@ -1,12 +1,23 @@
 from dataclasses import replace
 
+import pytest
+
 from recompute_nets import make
+from samebits.errors import InputError
 from samebits.recompute.plan.cost import find_device, times
 from samebits.recompute.plan.planner import make_plan
 from samebits.recompute.plan.schedule import PassStep
 from samebits.recompute.run.profile import survey
 from samebits.reports.html import render_page
-from samebits.reports.recompute import memory_picture, plan_rows, plan_section, plan_summary
+from samebits.reports.recompute import (
+    compared_plans,
+    compared_results,
+    memory_picture,
+    plan_rows,
+    plan_section,
+    plan_summary,
+)
+from samebits.results import MemoryPlan
 
 
 def planned(budget=None, backward="sequential"):
@@ -25,6 +36,34 @@ def test_a_row_per_sub_layer():
     assert [row[0] for row in rows] == [layer.name for layer in network.layers]
     assert rows[0] == ("input", "input", "768", "stored", *[""] * 5, "the input")
     assert {row[3] for row in rows} == {"stored", "dropped"}
+
+
+def test_plans_of_one_step_beside_each_other():
+    """One with a result turned from stored to dropped is told of, with both reasons."""
+    _, plan, _ = planned()
+    at = next(i for i, layer in enumerate(plan.layers) if i and layer.stored)
+    turned = replace(plan.layers[at], stored=False, reason="it is cheap")
+    other = replace(
+        plan, device="another", budget=9, layers=(*plan.layers[:at], turned, *plan.layers[at + 1 :])
+    )
+    first, second = MemoryPlan(plan), MemoryPlan(other)
+    found = first.compare(second)
+    assert found.to_dict()["different"] == [at]
+    columns, rows = compared_plans(found.plans)
+    assert [row[:3] for row in rows] == [
+        ("laptop CPU", "sequential", "local rule"),
+        ("another", "sequential", "9"),
+    ]
+    assert {len(row) for row in rows} == {len(columns)}
+    columns, rows = compared_results(found.plans)
+    assert columns[3:] == ("1: laptop CPU", "2: another")
+    assert [row[3:] for row in rows] == [
+        (f"stored: {plan.layers[at].reason}", "dropped: it is cheap")
+    ]
+    assert "All plans store the same results." in str(first.compare(first))
+    shorter = MemoryPlan(replace(plan, layers=plan.layers[:-1]))
+    with pytest.raises(InputError, match="expected plans of one step"):
+        first.compare(second, shorter)
 
 
 def test_the_summary_says_what_is_proven():

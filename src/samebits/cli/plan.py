@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from samebits.cli.options import AsJson, Page, Quiet, Shards, Threads, reads, real, sizes_of, whole
 from samebits.cli.output import show, working
+from samebits.errors import InputError
 
 
 @reads({})
@@ -55,6 +57,14 @@ def plan_command(
         ),
     ] = None,
     classes: Annotated[int | None, whole("Classes of the data [default: 10].", 2)] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICES",
+            help="Plan for each of these devices, parted by commas, and show the plans beside each "
+            "other; in the place of --device.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the plan, for samebits train --plan FILE.")
     ] = None,
@@ -81,10 +91,16 @@ def plan_command(
     with working(quiet, as_json):
         from samebits import planning
 
-        result = planning.plan(
+        devices = [device] if compare is None else compare.split(",")
+        if compare is not None and (out or picture):
+            raise InputError(
+                "--compare: expected one plan for --out or --picture, found several; plan for one "
+                "device to write it"
+            )
+        plan = functools.partial(
+            planning.plan,
             arch,
             budget=memory_budget,
-            device=device,
             backward=backward,
             numerics=numerics,
             batch=batch,
@@ -94,10 +110,12 @@ def plan_command(
             time_limit=time_limit,
             threads=threads,
         )
+        first, *others = [plan(device=name) for name in devices]
         if out is not None:
-            result.save(out)
+            first.save(out)
         if picture is not None:
-            result.save_picture(picture)
+            first.save_picture(picture)
+        result = first if compare is None else first.compare(*others)
         if report is not None:
             result.report().save(report)
     show(result, as_json, *(path for path in (out, picture, report) if path is not None))

@@ -10,6 +10,7 @@ from samebits.recompute.plan.planner import PlannedStep, least_peak
 from samebits.recompute.plan.simulation import Moment, simulate
 from samebits.reports.html import Figure, Paragraph, Section
 from samebits.reports.plots import Curve, line_plot
+from samebits.reports.report import printable
 
 MICROSECOND, MILLISECOND = 10**6, 10**9  # picoseconds
 ENDED = {
@@ -71,6 +72,51 @@ def plan_summary(plan: Plan) -> list[str]:
         elif plan.search in ENDED:
             lines.append(f"nothing is known of the least{ENDED[plan.search]}")
     return lines
+
+
+Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def compared_plans(plans: Sequence[Plan]) -> Rows:
+    """Column titles and a row of figures per plan."""
+    columns = (
+        *("device", "backward", "budget", "peak, bytes", "results dropped"),
+        *("computed again, ms", "loads that fall away, ms", "net gain, ms"),
+    )
+    return columns, [
+        (
+            printable(plan.device),
+            plan.backward,
+            "local rule" if plan.budget is None else f"{plan.budget:,}",
+            f"{plan.peak:,} ({100 * plan.peak / max(plan.store_all, 1):.1f} %)",
+            f"{sum(not layer.stored for layer in plan.layers):,} of {len(plan.layers):,}",
+            *(
+                f"{value / MILLISECOND:,.3f}"
+                for value in (
+                    *(plan.recompute_ps, plan.avoided_ps),
+                    plan.avoided_ps - plan.recompute_ps,
+                )
+            ),
+        )
+        for plan in plans
+    ]
+
+
+def differing(plans: Sequence[Plan]) -> list[int]:
+    """The results that some of these plans store, and others do not, by number."""
+    pairs = enumerate(zip(*(plan.layers for plan in plans), strict=True))
+    return [at for at, layers in pairs if len({layer.stored for layer in layers}) > 1]
+
+
+def compared_results(plans: Sequence[Plan]) -> Rows:
+    """Column titles and a row per result that not all plans store: what each does, and why."""
+    rows = []
+    for at in differing(plans):
+        first, *_ = layers = [plan.layers[at] for plan in plans]
+        said = (f"{'stored' if x.stored else 'dropped'}: {x.reason}" for x in layers)
+        rows.append((printable(first.name), first.kind, f"{first.bytes:,}", *said))
+    devices = (printable(f"{at}: {plan.device}") for at, plan in enumerate(plans, 1))
+    return ("sub-layer", "kind", "bytes", *devices), rows
 
 
 def plan_section(plan: Plan, picture: bytes) -> Section:
