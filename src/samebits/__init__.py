@@ -19,9 +19,9 @@ from samebits import settled as _settled  # noqa: F401  (it hears of forks from 
 
 if TYPE_CHECKING:
     from samebits import train
+    from samebits.adaptation import compile_training
     from samebits.api import (
         audit,
-        compile_training,
         convert,
         evaluate,
         fit,
@@ -48,6 +48,7 @@ _HOMES = {
     "SamebitsClassifier": "samebits.estimators",
     "SamebitsRegressor": "samebits.estimators",
     "compare": "samebits.comparison",
+    "compile_training": "samebits.adaptation",
     "concord": "samebits.firmware",
     "doctor": "samebits.checkup",
     "explain": "samebits.explanations",
@@ -59,7 +60,7 @@ _HOMES = {
     "within": "samebits.recompute.capture.front",
     **dict.fromkeys(
         (
-            *("audit", "compile_training", "convert", "evaluate", "fit", "inspect", "load"),
+            *("audit", "convert", "evaluate", "fit", "inspect", "load"),
             *("quantize", "report"),
         ),
         "samebits.api",

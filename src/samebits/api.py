@@ -31,7 +31,6 @@ from samebits.sources import called, load, refuse
 if TYPE_CHECKING:
     from torch import nn
 
-    from samebits.building import CompiledTraining, TrainingVerification
     from samebits.contract import Contract
     from samebits.data import LabelledReading
     from samebits.data.options import PartReading
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit",
-    "compile_training",
     "convert",
     "evaluate",
     "fit",
@@ -49,7 +47,6 @@ __all__ = [
     "load",
     "quantize",
     "report",
-    "verify_training",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -564,87 +561,6 @@ def report(
 
         return run_report(run, str(error))
     return net.report(**options | {"seed": seed}, run=run)
-
-
-@settled
-def compile_training(
-    run: str | Path,
-    out: str | Path,
-    *,
-    target: str = "c",
-    batch: int | None = None,
-    schedule: str | Sequence[float] | None = None,
-    prefix: str | None = None,
-    arch: str | nn.Module | None = None,
-    **others: Any,
-) -> CompiledTraining:
-    """C99 that trains the network of a run on: every step has the bits of `samebits.train`.
-
-    run:    a training folder or a checkpoint, whose weights, optimizer and options the C takes
-    out:    folder to write; an earlier package there is replaced
-    target: c
-    batch:  the most samples of a step, by default 8; a step is one shard
-    schedule: of the learning rate from here on: its name and steps ("cosine:1000"), from that of
-            the run, or every rate; by default it stays that of the run
-    prefix: of every name, by default `model`
-    arch:   as `load` takes it
-    others: options of `Network.compile` that do not apply: none may be given
-
-    Raises InputError and CheckpointError for what is no run, UnsupportedError, which names the
-    layer or the option, for a run that C cannot train on yet (docs/guide/on-device.md).
-    """
-    from samebits.building import training_of
-    from samebits.train.run.restore import open_run
-
-    if target != "c":
-        raise InputError(f"--train: expected --target c, found {target}; leave out --target")
-    _check_train(others)
-    opened = open_run(Path(run), arch, progress.note)
-    count = 8 if batch is None else batch
-    name = "model" if prefix is None else prefix
-    return training_of(opened, Path(out), count, name, arch, schedule)
-
-
-def _check_train(others: Mapping[str, Any]) -> None:
-    """InputError for an option that does not apply to training steps."""
-    for name, value in others.items():
-        if value is not None:
-            option = name.replace("_", "-")
-            raise InputError(f"--{option} does not apply to --train, found {value}; leave it out")
-
-
-@settled
-def verify_training(
-    run: str | Path,
-    train: str,
-    backends: Sequence[str] | None = None,
-    arch: str | nn.Module | None = None,
-    **others: Any,
-) -> TrainingVerification:
-    """Train on in PyTorch and in C, from where a run stands, and compare the state and the loss
-    after every step; where they part, name the step, the instruction and the tensor.
-
-    run:      a training folder or a checkpoint, whose data are read again
-    train:    "steps:N", steps of 8 samples each
-    backends: training, which is PyTorch and always there, c, this machine, and emulated processors
-              and boards, such as cortex-m3; by default training and c
-    arch:     as `load` takes it
-    others:   options of `Network.verify` that do not apply: none may be given
-
-    Errors as `compile_training`, and InputError for a backend that cannot run here.
-    """
-    from samebits.building import training_verified
-    from samebits.ondevice.check import HOST, checked_names
-    from samebits.train.run.restore import open_run
-
-    _check_train(others)
-    kind, _, count = train.partition(":")
-    if kind != "steps" or not (count.isascii() and count.isdigit()) or not 1 <= int(count) <= 10**6:
-        raise InputError(
-            f"--train: expected steps:N with at least 1 step, such as steps:20, found {train!r}"
-        )
-    names = checked_names([HOST] if backends is None else backends)
-    return training_verified(open_run(Path(run), arch, progress.note), int(count), names, arch)
 
 
 @settled

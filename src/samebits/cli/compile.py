@@ -114,7 +114,7 @@ def compile_command(
     }
     result: Any
     with working(quiet, as_json):
-        from samebits import api
+        from samebits import adaptation, api
 
         if on_device:
             given = {
@@ -124,7 +124,7 @@ def compile_command(
                 **options,
                 **part,
             }
-            result = api.compile_training(model, out, **given)
+            result = adaptation.compile_training(model, out, **given)
         else:
             result = api.load(model, arch=arch, **part).compile(out, **options)
         if report is not None:

@@ -91,7 +91,7 @@ def verify_command(
     """
     names = None if backends is None else [name.strip() for name in backends.split(",")]
     with working(quiet, as_json):
-        from samebits import api
+        from samebits import adaptation, api
 
         result: Any
         if train is not None:
@@ -105,7 +105,7 @@ def verify_command(
                 "seed": seed or None,
                 **{name: value or None for name, value in reading.items()},
             }
-            result = api.verify_training(model, train, names, arch, **others)
+            result = adaptation.verify_training(model, train, names, arch, **others)
         else:
             net = api.load(model, arch=arch, meaning=meaning)
             if rebuild is not None:
