@@ -302,7 +302,8 @@ def test_the_largest_exponent_of_a_cell_is_frozen() -> None:
     found = calibrate(net, [images(data)])
     quiet = calibrate(net, [images(data) / 4096])
     assert found.sites[1].exponent > quiet.sites[1].exponent
-    assert calibrate(net, [images(data), images(data) / 4096]).sites[1] == found.sites[1]
+    both = calibrate(net, [images(data), images(data) / 4096])
+    assert both.sites[1].exponent == found.sites[1].exponent
 
 
 class Pair(nn.Module):

@@ -170,13 +170,13 @@ class Far(nn.Module):
 
 
 def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp_path):
-    class Shares(nn.Module):
-        """Times shares of a softmax: what has no deployed form (training.md 11)."""
+    class Logarithms(nn.Module):
+        """Times log-probabilities: what has no deployed form (training.md 11)."""
 
         def forward(self, x):
-            return torch.softmax(x, -1) * x
+            return torch.log_softmax(x, -1) * x
 
-    model = nn.Sequential(Shares(), nn.Flatten(), nn.Linear(36, 3))
+    model = nn.Sequential(Logarithms(), nn.Flatten(), nn.Linear(36, 3))
     reporter = StopAfter(None)
     result = train(
         make_config("bfp", epochs=1, arch="Sequential"),
@@ -188,12 +188,12 @@ def test_models_that_cannot_be_deployed_are_evaluated_in_training_arithmetic(tmp
     assert result.arithmetic == "training"
     assert read_metrics(tmp_path)[-1]["test_accuracy"] == result.accuracy
     assert read_checkpoint(list_checkpoints(tmp_path)[-1]).exponents is None
-    assert "0 (multiply)" in reporter.said[0]
+    assert "0 (logvalues)" in reporter.said[0]
     with pytest.raises(UnsupportedError) as caught:
         open_trained(tmp_path, model)
     assert str(caught.value).endswith(
-        ".safetensors: 1 operation(s) cannot be deployed:\n  0 (multiply): an operand has more "
-        "than 8 bits: put a layer before it"
+        ".safetensors: 1 operation(s) cannot be deployed:\n  0 (logvalues): devices have the "
+        "logits of log_softmax: take its values apart outside the network"
     )
 
 
