@@ -17,9 +17,11 @@ def eps_of_norm(module: nn.Module) -> float | None:
     One whose class is named a norm, with a vector as its only parameter, `weight`, and eps among
     its attributes: a copy computes vectors that are large and small beside eps.
     """
+    if "Norm" not in type(module).__name__:
+        return None
     weight = module._parameters.get("weight")
     alone = len(module._parameters) == 1 and not module._modules and not module._buffers
-    if weight is None or weight.dim() != 1 or not alone or "Norm" not in type(module).__name__:
+    if weight is None or weight.dim() != 1 or not alone:
         return None
     size, twin = len(weight), copy.deepcopy(module).float()
     ramp = torch.arange(1.0, size + 1, device=weight.device)
