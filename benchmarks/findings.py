@@ -153,11 +153,10 @@ def deployed(found: Found) -> Findings:
         }
         alike = [f", {means[form][1]:.2f}" if form in forms[2:] else "" for form in forms]
         shown = [f"{100 * means[f][0]:.1f} %{a}" for f, a in zip(forms, alike, strict=True)]
-        spread = statistics.mean(each["spread"] for each in lines)
-        rows.append([net, str(len(lines)), *shown, f"{spread:.1f}"])
+        rows.append([net, str(len(lines)), *shown])
         made.figures[f"{net}.agreement"] = f"{means['deployed'][1]:.2f}"
     titles = ["float32", "same weights in float32", "evaluation", "deployed", "deployed, largest"]
-    made.table("nets", ["network", "seeds", *titles, "binades"], rows)
+    made.table("nets", ["network", "seeds", *titles], rows)
     return made
 
 
