@@ -637,7 +637,6 @@ def test_only_whole_numbers_are_widened():
 def test_nothing_else_gives_addresses_away():
     """`data_ptr` is asked for where it is checked, and where only numbers are compared."""
     compared = {"train/deployed/export.py", "train/run/measure.py"}
-    compared |= {"recompute/network/trace.py", "recompute/run/passes.py"}
     root = Path(samebits.__file__).parent
     found = {
         path.relative_to(root).as_posix()
