@@ -93,7 +93,8 @@ def compared_plans(plans: Sequence[Plan]) -> Rows:
             *(
                 f"{value / MILLISECOND:,.3f}"
                 for value in (
-                    *(plan.recompute_ps, plan.avoided_ps),
+                    plan.recompute_ps,
+                    plan.avoided_ps,
                     plan.avoided_ps - plan.recompute_ps,
                 )
             ),

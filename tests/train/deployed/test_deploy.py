@@ -37,6 +37,7 @@ from samebits.train.deployed.deploy import Exponents, FrozenSite, calibrate, dep
 from samebits.train.deployed.export import to_graph
 from samebits.train.deployed.weights import frozen_sums, frozen_weights
 from samebits.train.operations import resampling
+from samebits.train.operations.normalization import BATCH_NORM
 from samebits.train.value import BFPValue
 
 
@@ -267,6 +268,42 @@ def test_batch_norm_is_part_of_sums_that_it_alone_takes(others, joined):
     assert ("conv (Conv2d) and norm (BatchNorm)" in names) is joined
     assert ("norm (BatchNorm)" in names) is not joined
     codes, _ = deployed(model, exponents).codes(images)
+    graph = lower_graph(to_graph(model, exponents, (2, 2, 2), batch=2))
+    inputs = deploy.quantize_input(images, exponents.sites[0].exponent).codes
+    assert_same(interpret(graph, [inputs.numpy()])[0], codes, range(codes.numel()))
+
+
+class Branches(nn.Module):
+    """Two products before their batch norms, one of which may serve another value in between."""
+
+    def __init__(self, serves):
+        super().__init__()
+        self.serves = serves
+        self.a, self.b = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
+        self.of_a, self.of_b = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+        self.head = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x):
+        a, b = self.a(x), self.b(x)
+        other = self.of_b(x) if self.serves else x
+        return self.head(self.of_a(a) + self.of_b(b) + other)
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_batch_norms_are_told_apart_by_what_they_take(serves):
+    torch.manual_seed(5)
+    model = convert(Branches(serves))
+    images = torch.randn(2, 2, 2, 2)
+    exponents = calibrate(model, images.split(1))
+    assert [site.name for site in exponents.sites[: 3 + serves]] == [
+        *("input", "a (Conv2d) and of_a (BatchNorm)", "b (Conv2d) and of_b (BatchNorm)"),
+        *["of_b (BatchNorm)"] * serves,
+    ]
+    steps = []
+    x, y = deploy.run(deployed(model, exponents), images, steps.append)
+    apart = [step for step in steps if step.operation is BATCH_NORM]
+    assert [step.arguments[0] is x for step in apart] == [True] * serves
+    codes = y.codes
     graph = lower_graph(to_graph(model, exponents, (2, 2, 2), batch=2))
     inputs = deploy.quantize_input(images, exponents.sites[0].exponent).codes
     assert_same(interpret(graph, [inputs.numpy()])[0], codes, range(codes.numel()))

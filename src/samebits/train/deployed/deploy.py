@@ -233,7 +233,7 @@ def run(
     sites = list(model.exponents.sites[::-1])  # the next one last
     wide: list[str] = []  # sums without a site
     modules = dict(model.model.named_modules())
-    done: list[str] = []  # batch norms that a product had with it, and that come next
+    normed: set[BFPValue] = set()  # outputs with their batch norm, which is still to be called
 
     def is_next(name: str) -> bool:
         """Whether the next site is the one of this name."""
@@ -259,22 +259,23 @@ def run(
 
         def interpreter(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation at the exponent of its site, and tell the observer."""
+            if operation is BATCH_NORM and arguments[0] in normed:
+                normed.discard(arguments[0])
+                given: BFPValue = arguments[0]
+                return given
             rule = _rule(running, operation, arguments)
             name = _site_name(running, operation)
             if rule is None:
                 raise without_rule({name: _advice(running, operation)})
             if rule.entry is not None:
                 arguments = tuple(entered(rule.entry, argument) for argument in arguments)
-            rounds, norm = is_next(name) if rule.rounds is None else rule.rounds, None
-            if operation is BATCH_NORM and running(operation)[0] in done[-1:]:
-                done.pop()
-                normed: BFPValue = arguments[0]
-                return normed
-            if rule.rounds is None and not rounds and (path := norm_behind(name)) is not None:
-                done.append(path)
+            rounds, norm = rule.rounds, None
+            if rounds is None and (path := norm_behind(name)) is not None:
                 name, norm, rounds = sites[-1].name, frozen_norm(modules[path]), True
-            elif rule.rounds is None and not rounds:
-                wide.append(name)
+            elif rounds is None:
+                rounds = is_next(name)
+                if not rounds:
+                    wide.append(name)
             if operation is NARROW and wide and not is_next(name):
                 name = wide[-1]  # a layer takes these sums: they should have had a site
             site = next_exponent(name) if rounds else None
@@ -285,6 +286,8 @@ def run(
                 more |= {} if norm is None else {"norm": norm}
                 made = rule.frozen(site, *arguments, **more)
                 output = made if isinstance(made, BFPValue) else BFPValue(*made)
+            if norm is not None or (operation is pointwise.RESHAPE and arguments[0] in normed):
+                normed.add(output)
             if observe is not None:
                 where = running(operation)
                 observe(DeployedOperation(*where, operation, tuple(arguments), output, site, norm))
