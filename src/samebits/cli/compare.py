@@ -13,9 +13,12 @@ from samebits.cli.options import (
     SEEDS,
     AsJson,
     Data,
+    KeepFloat,
+    OwnLoss,
     Quiet,
     Shards,
     Threads,
+    paths_of,
     reads,
     real,
     whole,
@@ -68,19 +71,8 @@ def compare_command(
         str,
         typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
     ] = "none",
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
-        ),
-    ] = None,
-    keep_float: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST", help="Paths of modules without parameters that stay in float32."
-        ),
-    ] = "",
+    loss: OwnLoss = None,
+    keep_float: KeepFloat = "",
     checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="Where to compute: cpu or cuda.")
@@ -121,7 +113,7 @@ def compare_command(
                 limit=limit,
                 augment=augment,
                 loss=loss,
-                keep_float=[path for path in keep_float.split(",") if path],
+                keep_float=paths_of(keep_float),
                 checkpoint_every=checkpoint_every,
                 device=device,
                 threads=threads,

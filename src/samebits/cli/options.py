@@ -92,6 +92,11 @@ def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:
     return tuple(int(size) for size in sizes)
 
 
+def paths_of(text: str) -> list[str]:
+    """The paths of modules of a text such as body.3,head."""
+    return [path for path in text.split(",") if path]
+
+
 def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]] | None:
     """The shapes of inputs by name, of texts such as x=1,3,96,96; None where none is given.
 
@@ -334,4 +339,15 @@ def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command
     return made
 
 
+OwnLoss = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
+    ),
+]
+KeepFloat = Annotated[
+    str,
+    typer.Option(metavar="LIST", help="Paths of modules without parameters that stay in float32."),
+]
 Shards = Annotated[int | None, whole("Shards per batch [default: one per 32 samples].", 1)]

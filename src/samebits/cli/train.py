@@ -16,10 +16,13 @@ from samebits.cli.options import (
     SEEDS,
     AsJson,
     Data,
+    KeepFloat,
+    OwnLoss,
     Page,
     Quiet,
     Shards,
     Threads,
+    paths_of,
     reads,
     real,
     whole,
@@ -103,19 +106,8 @@ def train_command(
         float | None,
         real("Leave an average of the weights with this decay, as 0.999, as the model."),
     ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
-        ),
-    ] = None,
-    keep_float: Annotated[
-        str,
-        typer.Option(
-            metavar="LIST", help="Paths of modules without parameters that stay in float32."
-        ),
-    ] = "",
+    loss: OwnLoss = None,
+    keep_float: KeepFloat = "",
     init: Annotated[
         Path | None,
         typer.Option(
@@ -239,7 +231,7 @@ def train_command(
                 clip_value=clip_value,
                 ema=ema,
                 loss=loss,
-                keep_float=[path for path in keep_float.split(",") if path],
+                keep_float=paths_of(keep_float),
                 init=init,
                 checkpoint_every=checkpoint_every,
                 plan=plan,
