@@ -75,7 +75,7 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
         "train": "input-training",
         "verification": "input-verification",
     },
-    SamebitsError: {None: "failed-write", "codegen": "failed-run", "ondevice": "failed-run"},
+    SamebitsError: {None: "failed-write", "codegen": "failed-run"},
 }
 
 

@@ -9,7 +9,8 @@ typedef struct {
     uint32_t seed, parameter, step, block, words[4];
 } Drawn;
 
-SAMEBITS_INLINE void draw_start(Drawn *d, const samebits_parameter *p, const samebits_optimizer *o) {
+SAMEBITS_INLINE void draw_start(Drawn *d, const samebits_parameter *p,
+                                const samebits_optimizer *o) {
     d->seed = o->seed, d->parameter = p->index, d->step = o->step, d->block = 0xFFFFFFFFu;
 }
 

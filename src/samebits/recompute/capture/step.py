@@ -167,12 +167,10 @@ class BudgetStep:
             self._planned[kind] += 1
             self._prove(batch)
 
-    def _refuse(
-        self, batch: tuple[Any, ...], reason: str, kind: type[SamebitsError] = UnsupportedError
-    ) -> None:
+    def _refuse(self, batch: tuple[Any, ...], reason: str, other_bits: bool = False) -> None:
         """Let batches of this kind run eagerly. Raises an error where that is no choice."""
         if self.fallback == "error":
-            raise kind(f"{reason}; {self.advice}")
+            raise (ProofError if other_bits else UnsupportedError)(f"{reason}; {self.advice}")
         self.refused[self._key(batch)] = reason
         self.tell(f"steps of this kind run eagerly, without a memory plan: {reason}")
 
@@ -201,7 +199,7 @@ class BudgetStep:
                     "model takes another course while it is traced, or reads what changes between "
                     "passes)"
                 )
-                return self._refuse(batch, reason, ProofError)
+                return self._refuse(batch, reason, other_bits=True)
         return None
 
     def _observed(self, call: Callable[..., Any], batch: tuple[Any, ...]) -> dict[str, Any]:
