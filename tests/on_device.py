@@ -39,6 +39,12 @@ def network(name: str) -> nn.Module:
             *(nn.BatchNorm2d(7), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
             nn.Linear(7, 10),
         )
+    if name == "norms":  # of inputs, of a pool's codes, of moved sums, of vectors
+        return nn.Sequential(
+            *(nn.BatchNorm2d(1), nn.Conv2d(1, 6, 3), nn.MaxPool2d(2), nn.BatchNorm2d(6)),
+            *(nn.Conv2d(6, 1, 2), nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 12)),
+            *(nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10)),
+        )
     return build(name, SHAPE, CLASSES)
 
 

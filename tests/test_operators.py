@@ -208,6 +208,7 @@ PLAIN = {
     "Rnn": "rnn.rnn rnn.rnn_backward",
     "Roll": "moves.rolled moves.placed",
     "Scale": "pointwise.scale pointwise.scale_backward attention.scale_wide",
+    "Short": "step.batch_norm_input",
     "Softmax": "attention.softmax attention.softmax_backward",
     "SplitHeads": "moves.split_heads moves.placed",
     "States": "recurrent.stacked",
@@ -237,7 +238,9 @@ TRAINING_FACETS = [
             "float32, whose bits depend on the machine": FLOAT,
         },
     ),
-    Facet("deployed", DEPLOYED, NO_FORM),
+    Facet(
+        "deployed", DEPLOYED, {**NO_FORM, "deployed a batch norm takes 8 bits: Narrow": ["Short"]}
+    ),
     Facet(
         "exported",
         {name for name, operation in OPERATIONS.items() if has_operators(operation)},

@@ -31,7 +31,7 @@ def train(name, folder, steps, *flags, batch=8, short=False, **options):
     return run, device
 
 
-@pytest.mark.parametrize("name", ["chain", "dropout"])
+@pytest.mark.parametrize("name", ["chain", "dropout", "norms"])
 def test_every_step_is_that_of_pytorch(tmp_path, name):
     run, device = train(name, tmp_path, 5, "-O1", weight_decay=0.001)
     images = load_digits()

@@ -20,7 +20,7 @@ from samebits.kernels.memory import (
     unrows,
 )
 from samebits.kernels.native_recurrence import NativeRecurrence
-from samebits.kernels.norm import GUARD, unfit_scale
+from samebits.kernels.norm import guard_of, unfit_scale
 from samebits.kernels.protocol import BITS, MultiplyAdds, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 
@@ -56,9 +56,11 @@ class NativeNorm(NativeRecurrence):
         e_sums, top, found = self._out(), self._out(), self._out()
         given, _, held = self._of_rows(exponent, samples)
         common, own = self._results(held)
-        guard, many = 0 if held is None else GUARD, samples * channels
+        of_z, bits, many = pointer(z, n * channels, I8, I16), BITS[z.dtype], samples * channels
+        guard = 0 if held is None else guard_of(bits)
         self._run(
-            *(self._c.samebits_batch_norm, pointer(z, n * channels, I8), given, samples),
+            *(self._c.samebits_batch_norm, of_z, bits),
+            *(given, samples),
             *(n // samples, channels, guard, *states[0], *states[1], *statistics, eps),
             *(pointer(sums, 2 * channels, I64), e_sums, pointer(scalars, 3 * channels, F64)),
             *(pointer(m, many, I32), pointer(b, many, I32), common),
@@ -81,7 +83,7 @@ class NativeNorm(NativeRecurrence):
     ) -> Part:
         """Codes of the sums, which are clamped where there is a mask to be made."""
         operands, z = self._affine_operands(z, by)
-        samples, n, y = len(by.m), z.numel(), torch.empty_like(z)
+        samples, n, y = len(by.m), z.numel(), torch.empty_like(z, dtype=I8)
         exponent, _, held = self._of_rows(by.exponent, samples)
         (own, result), found = self._results(held), self._out()
         self._run(
@@ -102,7 +104,8 @@ class NativeNorm(NativeRecurrence):
         z, (samples, channels) = rows(z), by.m.shape
         terms = (pointer(v, samples * channels, I32) for v in (by.m, by.b))
         per_sample = z.numel() // (samples * channels)
-        return (pointer(z, z.numel(), I8), samples, per_sample, channels, *terms), z
+        of_z = (pointer(z, z.numel(), I8, I16), BITS[z.dtype])
+        return (*of_z, samples, per_sample, channels, *terms), z
 
     def batch_norm_gradient(
         self,

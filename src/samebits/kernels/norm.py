@@ -17,8 +17,10 @@ from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars, Vectors, fits_of, rounded_scalars
 from samebits.spec import formats
 
-GUARD = 8
-"""Bits below the largest exponent at which the statistics of samples are added (12.2)."""
+
+def guard_of(bits: int) -> int:
+    """Bits below the largest exponent at which statistics of samples of codes are added (12.2)."""
+    return 8 if bits <= 8 else 0
 
 
 def mean_of(s1: Integers, n: int, exponent: Integers | int) -> Scalars:
@@ -38,9 +40,12 @@ def moved_statistics(old: Tensor, new: Scalars, by: float) -> Scalars:
 
 
 def spread_of(s1: Integers, s2: Integers, n: int) -> Scalars:
-    """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64."""
+    """n * S2 - S1 * S1 of every channel, exact, and then rounded once to binary64.
+
+    Roundings of samples (12.2) may leave less than 0, which counts as 0.
+    """
     pairs = zip(s1.tolist(), s2.tolist(), strict=True)
-    return np.array([float(n * second - first * first) for first, second in pairs])
+    return np.array([float(max(n * second - first * first, 0)) for first, second in pairs])
 
 
 def inverse(variance: Scalars, eps: float) -> Scalars:
@@ -155,7 +160,7 @@ class BatchNorms(Vectors):
         with np.errstate(invalid="ignore", over="ignore"):  # `multiply_add` tells
             a = factor * inv
             shift, alpha = term - centre * a, np.ldexp(a, exponent)
-        m, b, own = multiply_add(alpha[None], shift, 127.0, 30)
+        m, b, own = multiply_add(alpha[None], shift, float(formats.CODE_MAX[BITS[z.dtype]]), 30)
         scalars = torch.from_numpy(np.stack([centre, inv, a]))
         most = np.stack(ends) * m + b
         top = int(np.abs(most).max())

@@ -27,6 +27,7 @@ from samebits.ondevice.writer import TapeWriter, instruction, unsupported
 from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
+MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 
 
@@ -58,6 +59,10 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         y = t.array(out, 32)
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
         t.forward.append(instruction(node, call, x, y))
+    elif (after := _behind(made, node)) is not None and after.operation.name == "Short":
+        y = t.array(out, 32)
+        call = f"samebits_train_products({head}, {pointer('int32_t', 1)}, NULL, &{exponent(y)}, "
+        t.forward.append(instruction(node, f"{call}NULL)", x, y))
     else:
         y, sums = t.array(out, 8), t.room(4 * math.prod(out))
         mask, rooms = _clamped(made, node, y, 3)
@@ -104,12 +109,16 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     channels = z.shape[-1]
     places = z.sample // channels
     t.least = max(t.least, 2 if places == 1 else 1)
-    geometry = record_of("norm", [f"count * {places}", channels, repr(eps), repr(momentum)])
+    if t.batch * places > MOST_ROWS and z.width == 32:
+        raise unsupported(node, f"a batch norm of more than {MOST_ROWS} values a channel")
+    bits = 8 if z.width == 8 else 16
+    numbers = [f"count * {places}", channels, bits, repr(eps), repr(momentum)]
+    geometry = record_of("norm", numbers)
     w, b = made.parameter(node, gamma), made.parameter(node, beta)
     own = len(t.statistics)
     t.statistics += [StoredStatistics(made.names[id(s)][0], channels) for s in (mean, var)]
-    y, saved, room = t.array(z.shape, 8), t.room(24 * channels), t.room(8 * channels)
-    head = f"{geometry}, {codes(z, 0)}, {exponent(z)}"
+    y, saved, room = t.array(z.shape, 8), t.room(32 * channels), t.room(8 * channels)
+    head = f"{geometry}, m + {{0}}, {exponent(z)}"
     mask, masks = _clamped(made, node, y, 4)
     tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
     tail += f", &{exponent(y)}, {mask})"
@@ -118,8 +127,14 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     t.forward.append(instruction(node, call, *rooms))
     call = f"samebits_train_norm_run({head}, {w}, {b}, s[{own}], s[{own + 1}], {tail}"
     t.run.append(instruction(node, call, *rooms))
-    call = f"samebits_train_running({head}, s[{own}], s[{own + 1}])"
-    t.moves.append(instruction(node, call, z, fails=False))
+    call = f"samebits_train_running({geometry}, {pointer('samebits_channel', 0)}, {exponent(z)}"
+    t.moves.append(instruction(node, f"{call}, s[{own}], s[{own + 1}])", saved, fails=False))
+    read = z
+    if z.width == 32:
+        read = t.array(z.shape, 8)
+        call = f"samebits_train_norm_codes({geometry}, {codes(z, 0)}, {exponent(z)}, "
+        call += f"{codes(read, 1)}, &{exponent(read)})"
+        t.forward.append(instruction(node, call, z, read))
     made.arrays[node.outputs[0]] = y
 
     def backward(g: Array) -> Array:
@@ -128,22 +143,28 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
         t.bounds.append(instruction(node, call, saved, fails=False))
         dz = g if g.width == 32 else t.array(g.shape, 32)
         reals, numbers = t.room(32 * channels), t.room(4 * channels)
-        call = f"samebits_train_norm_gradient({geometry}, {gradient(g, 0)}, {codes(z, 1)}, "
-        call += f"{exponent(z)}, {w}, {b}, {pointer('samebits_channel', 2)}, o, "
+        call = f"samebits_train_norm_gradient({geometry}, {gradient(g, 0)}, {codes(read, 1)}, "
+        call += f"{exponent(read)}, {w}, {b}, {pointer('samebits_channel', 2)}, o, "
         call += f"{pointer('double', 3)}, {pointer('int32_t', 4)}, {codes(dz, 5)}"
         call += f", &{exponent(dz)})"
-        t.backward.append(instruction(node, call, g, z, saved, reals, numbers, dz))
+        t.backward.append(instruction(node, call, g, read, saved, reals, numbers, dz))
         return dz
 
     made.backward.append(backward)
 
 
-def _clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
-    """The mask of the ReLU that takes the exact sums of a node, as C, and its room; none where
-    another takes them. Between both they may be moved."""
+def _behind(made: TapeWriter, node: TrainingNode) -> TrainingNode | None:
+    """The node that takes the sums of one, moved or not."""
     after = made.next(node)
     while after is not None and after.operation.name == "Reshape":
         after = made.next(after)
+    return after
+
+
+def _clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
+    """The mask of the ReLU that takes the exact sums of a node, as C, and its room; none where
+    another takes them. Between both they may be moved."""
+    after = _behind(made, node)
     if after is None or after.operation.name != "Relu":
         return "NULL", []
     made.masks[id(after)] = made.tape.room((math.prod(y.shape) + 7) // 8)
@@ -297,6 +318,13 @@ def _same(made: TapeWriter, node: TrainingNode) -> None:
     made.arrays[node.outputs[0]] = _given(made, node)
 
 
+def _short(made: TapeWriter, node: TrainingNode) -> None:
+    """The use of sums as 16 bits, which products give in the place of 32."""
+    x = made.arrays[node.outputs[0]] = _given(made, node)
+    if x.width != 32:
+        raise unsupported(node, "a batch norm of other sums than those of a product")
+
+
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Products": _products,
     "BatchNorm": _norm,
@@ -306,4 +334,5 @@ RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Dropout": _dropout,
     "Reshape": _reshape,
     "Narrow": _same,
+    "Short": _short,
 }

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samebits import kernels
 from samebits.kernels import rows
-from samebits.kernels.protocol import CODE_TYPE
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
-from samebits.train.sums import Found, Sums
+from samebits.train.sums import Found, Sums, shifted_codes
 from samebits.train.value import BFPValue, requantized
 
 
@@ -92,16 +90,11 @@ def narrowed(
     divisor: int = 1,
     largest: int | None = None,
 ) -> BFPValue:
-    """acc * 2**exponent / divisor as codes of `bits` whose channels have shifts, one rounding.
-
-    largest: as `requantized` takes it. Raises RangeError where an exponent with its shift would be
-    above 127.
-    """
+    """As `shifted_codes`. largest: as `requantized` takes it."""
     if shifts is None:
         return BFPValue(*requantized(acc, exponent, bits, divisor, largest), bits)
-    assert isinstance(exponent, Tensor)
-    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=kernels.of(acc))
-    return BFPValue(codes.to(CODE_TYPE[bits]), own, bits, shifts=shifts)
+    part = shifted_codes(acc, 0, exponent, shifts, bits, divisor)
+    return BFPValue(*part, bits, shifts=shifts)
 
 
 def exact(

@@ -19,15 +19,36 @@ Rounded = tuple[Part, Tensor | None]  # codes, and of clamped sums the mask (`ke
 Rounding = Callable[[int | None], Rounded]  # clamped by a clip value, or not
 
 
+def shifted_codes(
+    acc: Tensor,
+    largest: int,
+    exponent: Exponent,
+    shifts: Tensor | None,
+    bits: int,
+    divisor: int = 1,
+) -> Part:
+    """acc * 2**exponent / divisor as codes whose channels may have shifts, one rounding.
+
+    largest: max|acc|, where the exponent is one integer. Raises RangeError where an exponent with
+    its shift would be above 127.
+    """
+    k = kernels.of(acc)
+    if shifts is None:
+        return k.requantize(acc, largest, exponent, bits, divisor)
+    assert isinstance(exponent, Tensor)
+    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=k)
+    return codes.to(CODE_TYPE[bits]), own
+
+
 class Sums:
-    """The sums of a product with weights, a batch norm or an addition: bfp8 to a layer, bfp32 to a
-    loss. A ReLU clamps the sums, and rounds what is left.
+    """The sums of a product with weights, a batch norm or an addition: bfp8 to a layer, bfp16 to a
+    batch norm, bfp32 to a loss. A ReLU clamps the sums, and rounds what is left.
 
-    The first layer that takes sums of products as 8 bits lets go of them, which leaves a quarter of
-    the memory. Who asks for 32 bits after that has them computed again, so the order changes no
-    bit.
+    The first layer that takes sums of products as codes lets go of them, which leaves a quarter of
+    the memory, or half. Who asks for other bits after that has them computed again, so the order
+    changes no bit.
 
-    bits:    of the codes that a layer takes
+    bits:    of the codes that layers but batch norm take
     by_rows: whether exponents are those of rows
     device:  where they lie
     shifts:  of the channels of the bfp8 (training.md 12.4), or None
@@ -50,12 +71,12 @@ class Sums:
         self.where, self.read, self._kept = "", False, False
         self._compute, self._rounding = compute, rounding
         self._found = None if rounding else compute()
-        self._narrow: Part | None = None
+        self._narrow: dict[int, Part] = {}
         self._clamped: list[Part] = []
 
     def held(self) -> list[Tensor]:
-        """The tensors in memory at this moment: the sums, or codes of 8 bits."""
-        found = [self._found, self._narrow, *self._clamped]
+        """The tensors in memory at this moment: the sums, or codes."""
+        found = [self._found, *self._narrow.values(), *self._clamped]
         return [held[0] for held in found if held is not None]
 
     @property
@@ -73,41 +94,43 @@ class Sums:
         found = self._found = self.exact()
         self._compute, self._rounding, self._kept = lambda: found, None, True
 
-    def narrow(self) -> Part:
-        """The bfp8 that layers take, one rounding of the exact sums.
+    @property
+    def taken(self) -> frozenset[int]:
+        """The widths at which layers have taken codes."""
+        return frozenset(self._narrow)
+
+    def narrow(self, bits: int | None = None) -> Part:
+        """The codes that layers take, one rounding of the exact sums. bits: 16 of a batch norm.
 
         Raises RangeError, which names the layer that computed them, where the exponent overflows.
         """
-        if self._narrow is None:
+        bits = bits or self.bits
+        if bits not in self._narrow:
             with self._named():
-                self._narrow, _ = self._round(None)
+                self._narrow[bits], _ = self._round(None, bits)
             if not self._kept:
                 self._found = None
-        return self._narrow
+        return self._narrow[bits]
 
     def clamped(self, clip: int) -> tuple[Part, Tensor]:
         """The bfp8 of clamped sums, and the mask of their gradient. Raises as `narrow`."""
         with self._named():
-            part, mask = self._round(clip)
+            part, mask = self._round(clip, self.bits)
         assert mask is not None
         self._clamped.append(part)
         return part, mask
 
-    def _round(self, clip: int | None) -> Rounded:
+    def _round(self, clip: int | None, bits: int) -> Rounded:
         """Round the sums, clamped or not."""
-        if self._rounding is not None:
+        if self._rounding is not None and bits == self.bits:
             return self._rounding(clip)
         acc, largest, exponent = self.exact()
         k, mask = kernels.of(acc), None
         if self.shifts is None and clip is not None:
-            return k.clamped(acc, exponent, clip, self.bits)
+            return k.clamped(acc, exponent, clip, bits)
         if clip is not None:
             acc, mask = k.clamp(acc, exponent, clip)
-        if self.shifts is None:
-            return k.requantize(acc, largest, exponent, self.bits), mask
-        assert isinstance(exponent, Tensor)
-        codes, own = rows.requantize_channels(acc, exponent, self.shifts, self.bits, k=k)
-        return (codes.to(CODE_TYPE[self.bits]), own), mask
+        return shifted_codes(acc, largest, exponent, self.shifts, bits), mask
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -121,10 +144,15 @@ class Sums:
     def chosen(self) -> int | None:
         """The largest exponent of the bfp8 that uses chose; None if all its codes are zero.
 
-        Where no layer takes the sums as they are, it is that of clamped ones.
+        Where no layer takes the sums as they are, it is that of clamped ones; where a batch norm
+        alone does, that of the codes that its gradient reads.
         """
         used = self._clamped
-        if self._narrow is not None or not used:
+        if not used and self.bits not in self._narrow and 16 in self._narrow:
+            codes, exponent = self._narrow[16]
+            largest = kernels.of(codes).largest_of(codes) if isinstance(exponent, int) else 0
+            used = [shifted_codes(codes, largest, exponent, self.shifts, self.bits)]
+        elif self.bits in self._narrow or not used:
             used = [self.narrow()]
         found = [e for part in used if (e := rows.largest_exponent(*part)) is not None]
         return max(found, default=None)

@@ -14,7 +14,7 @@ from samebits.kernels.protocol import BITS, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
-from samebits.train.sums import Sums
+from samebits.train.sums import Sums, shifted_codes
 from samebits.train.widths import Widths
 
 Move = Callable[[Tensor], Tensor]  # codes -> the same codes in other places
@@ -28,7 +28,8 @@ class BFPValue:
     (docs/spec/training.md, 1.3).
 
     Exact sums, which a product with weights, a batch norm or an addition gives, have no width of
-    their own (`of_sums`): a layer takes them as bfp8, a loss as bfp32 (training.md 5).
+    their own (`of_sums`): a layer takes them as bfp8, a batch norm as bfp16, a loss as bfp32
+    (training.md 5).
     Reading them (`codes`, `exponent`, `values()`) gives the bfp32 and decides nothing.
 
     Values do not change: an operation makes new ones, which may share codes.
@@ -294,29 +295,37 @@ class BFPValue:
 
     # --- the same value, otherwise ----------------------------------------------------------
 
-    def narrowed(self) -> BFPValue:
-        """As bfp8, which layers take, with one rounding of the exact value.
+    def narrowed(self, bits: int | None = None) -> BFPValue:
+        """As bfp8, which layers take, or as bfp16, with one rounding of the exact value.
 
         Elements that were moved are rounded as parts of the whole tensor that a layer computed, to
         the width of that layer.
         """
+        own = self.layer_bits
         if self._sums is not None:
-            return self._of_sums(self._sums, self._sums.narrow())
-        bits = self.layer_bits
-        return BFPValue(*requantized(*self.resolved(), bits), bits)
+            found = self._of_sums(self._sums, self._sums.narrow(bits), bits)
+        elif self.shifts is None:
+            bits = bits or own
+            found = BFPValue(*requantized(*self.resolved(), bits), bits)
+        else:
+            codes, exponent = self._parts[0]
+            part = shifted_codes(codes, 0, exponent, self.shifts, bits or own)
+            found = BFPValue(*part, bits or own, shifts=self.shifts)
+        found._layer_bits = own
+        return found
 
     def clamped(self, clip: int) -> tuple[BFPValue, tuple[Tensor, torch.Size, tuple[Move, ...]]]:
         """Sums as bfp8, clamped before they are rounded (training.md 5); the mask of all of them,
         their shape, and what moves them."""
         assert self._sums is not None
         part, mask = self._sums.clamped(clip)
-        return self._of_sums(self._sums, part), (mask, part[0].shape, self._moves)
+        return self._of_sums(self._sums, part, None), (mask, part[0].shape, self._moves)
 
-    def _of_sums(self, sums: Sums, part: Part) -> BFPValue:
+    def _of_sums(self, sums: Sums, part: Part, bits: int | None) -> BFPValue:
         """Codes of the sums, moved."""
         if sums.shifts is None:
-            return BFPValue(*self._moved(part), sums.bits)
-        y = BFPValue(*part, sums.bits, shifts=sums.shifts)
+            return BFPValue(*self._moved(part), bits or sums.bits)
+        y = BFPValue(*part, bits or sums.bits, shifts=sums.shifts)
         for move in self._moves:
             y = y.moved(move)
         return y

@@ -278,7 +278,7 @@ def test_batch_norm_training(shape, bits):
     gamma, beta = affine_parameters(shape[1])
     sums, saved, _ = norm.batch_norm(z, gamma, beta, 1e-3)
     y = sums.narrow()
-    dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
+    dz, dgamma, dbeta = norm.batch_norm_backward(g, saved)
     mean, var = norm.running_statistics(z, [0.5] * shape[1], [2.0] * shape[1], 0.1)
 
     rz, rg, rb = real(z, True), real(gamma, True), real(beta, True)
@@ -302,7 +302,7 @@ def test_batch_norm_evaluation():
     mean, var = normals(3, (3,)), [0.5, 1.0, 3.0]
     sums, saved, _ = norm.batch_norm(z, gamma, beta, 1e-5, (mean, var))
     y = sums.narrow()
-    dz, dgamma, dbeta = norm.batch_norm_backward(g, z, saved)
+    dz, dgamma, dbeta = norm.batch_norm_backward(g, saved)
     rz, rg, rb = real(z, True), real(gamma, True), real(beta, True)
     ry = F.batch_norm(
         rz, torch.tensor(mean, dtype=torch.float64), torch.tensor(var, dtype=torch.float64), rg, rb
@@ -318,7 +318,7 @@ def test_batch_norm_with_zero_gamma():
     sums, saved, _ = norm.batch_norm(z, zero, zero, 1e-5)
     y = sums.narrow()
     assert (y.codes, y.exponent) == ([0] * 8, -128)
-    dz, dgamma, _ = norm.batch_norm_backward(integers(2, (4, 2), 99, -9, 16), z, saved)
+    dz, dgamma, _ = norm.batch_norm_backward(integers(2, (4, 2), 99, -9, 16), saved)
     assert (dz.codes, dz.exponent, dz.bits) == ([0] * 8, -128, 32)
     assert any(dgamma.codes)
 
@@ -521,13 +521,14 @@ def test_gradient_of_a_net_follows_autograd(seed):
     outputs = forward(NET, parameters, buffers, inputs)[0].outputs
     assert set(result.gradients) == set(parameters)
 
-    # At the quantized activations only the gradients' own 16 bits are left as a difference.
+    # At the quantized activations what is left as a difference are the gradients' own 16 bits, and
+    # that the gradient of a batch norm reads in 8 bits what its scalars are statistics of in 16.
     logits, p = real_net(parameters, outputs, quantized=True)
     loss = F.cross_entropy(logits, torch.tensor(targets))
     loss.backward()
     assert result.losses[0] == pytest.approx(loss.item(), abs=1e-4)
     for name, g in result.gradients.items():
-        assert relative(real(g), p[name].grad) < 1e-3, name
+        assert relative(real(g), p[name].grad) < 4e-3, name
 
     # Against real activations also theirs: 8 bits, and ReLU masks that differ near zero.
     logits, p = real_net(parameters, outputs, quantized=False)

@@ -179,7 +179,7 @@ def test_running_statistics_are_applied_in_shard_order(n):
     def updates(rows, mine):
         for shard, row in enumerate(rows):
             for (mean, var), (s1, s2) in zip(mine, row, strict=True):
-                yield RunningUpdate(mean, var, 0.1, s1, s2, n, -7 - shard % 2)
+                yield RunningUpdate(mean, var, 0.1, s1, s2, n, -7 - shard % 2, 8)
 
     expected = buffers()
     for update in updates(every, expected):

@@ -117,14 +117,15 @@ typedef struct {
     int32_t n, h, w, c, oh, ow, kh, kw;
 } samebits_pool;
 
+/* bits: of the input: 8 bits lie in int8_t, 16 in int32_t, as the sums that they were. */
 typedef struct {
-    int32_t rows, c;
+    int32_t rows, c, bits;
     double eps, momentum;
 } samebits_norm;
 
-/* What the backward pass of a batch norm needs of a channel. */
+/* What the backward pass of a batch norm and its running statistics need of a channel. */
 typedef struct {
-    double centre, inv, a;
+    double centre, inv, a, spread;
 } samebits_channel;
 
 /* Words below the threshold drop their element; the others are multiplied by the scale. */
@@ -153,7 +154,8 @@ int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e)
  * element i pass, by the integer that it clamped. Where a mask is given, the exact sums are clamped
  * before they are rounded (5); NULL: there is no ReLU. */
 
-/* Outputs of 8 bits, or the logits, of 32. bias: or NULL. sums: room for all. */
+/* Outputs of 8 bits, or with y NULL of 16 in the place of the sums, or the logits, of 32. bias: or
+ * NULL. sums: room for all. */
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
                             int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask);
@@ -163,14 +165,18 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
 
 /* By the statistics of this shard, which `saved` keeps; by the running ones, and saved is room.
  * room: 2 numbers a channel. */
-int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
+int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
                         uint8_t *mask);
-int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
+int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
                             int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask);
+
+/* The input of 16 bits in 8, which the gradient reads. */
+int samebits_train_norm_codes(const samebits_norm *s, const int32_t *z, int32_t e_z, int8_t *out,
+                              int32_t *e_out);
 
 /* A ReLU of codes, in their place. */
 void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask);
@@ -222,8 +228,8 @@ int samebits_train_vector_step(samebits_parameter *p, const samebits_optimizer *
                                int32_t e_g);
 
 /* Running statistics move by those of this shard. */
-void samebits_train_running(const samebits_norm *s, const int8_t *z, int32_t e_z, double *mean,
-                            double *var);
+void samebits_train_running(const samebits_norm *s, const samebits_channel *saved, int32_t e_z,
+                            double *mean, double *var);
 
 /* --- bounds: along the backward pass, before anything changes -------------------------------- */
 

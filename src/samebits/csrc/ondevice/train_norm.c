@@ -26,26 +26,43 @@ typedef struct {
     int64_t sum, spread;
 } Sums;
 
-static Sums sums_of(const samebits_norm *s, const int8_t *z, int32_t k) {
+SAMEBITS_INLINE int32_t code_at(const samebits_norm *s, const void *z, int32_t i) {
+    return s->bits == 8 ? ((const int8_t *)z)[i] : ((const int32_t *)z)[i];
+}
+
+static Sums sums_of(const samebits_norm *s, const void *z, int32_t k) {
     int64_t s1 = 0, s2 = 0;
     int32_t r;
     for (r = 0; r < s->rows; r++) {
-        const int32_t code = z[r * s->c + k];
+        const int32_t code = code_at(s, z, r * s->c + k);
         s1 += code, s2 += code * code;
     }
     return (Sums){s1, s->rows * s2 - s1 * s1};
 }
 
-void samebits_train_running(const samebits_norm *s, const int8_t *z, int32_t e_z, double *mean,
-                            double *var) {
+void samebits_train_running(const samebits_norm *s, const samebits_channel *saved, int32_t e_z,
+                            double *mean, double *var) {
     const double n = s->rows, old = 1.0 - s->momentum;
     int32_t k;
     for (k = 0; k < s->c; k++) {
-        const Sums own = sums_of(s, z, k);
-        const double v = (double)own.spread / (n * (n - 1.0));
-        mean[k] = old * mean[k] + s->momentum * times_power((double)own.sum / n, e_z);
+        const double v = saved[k].spread / (n * (n - 1.0));
+        mean[k] = old * mean[k] + s->momentum * saved[k].centre;
         var[k] = old * var[k] + s->momentum * times_power(v, 2 * e_z);
     }
+}
+
+int samebits_train_norm_codes(const samebits_norm *s, const int32_t *z, int32_t e_z, int8_t *out,
+                              int32_t *e_out) {
+    const int32_t size = s->rows * s->c;
+    int32_t top = 0, e = e_z, shift, i;
+    for (i = 0; i < size; i++) {
+        const int32_t own = magnitude32(z[i]);
+        top = SAMEBITS_MAX(top, own);
+    }
+    shift = narrowed(top, 8, &e);
+    for (i = 0; i < size; i++) out[i] = (int8_t)down32(z[i], shift);
+    *e_out = e;
+    return in_range(e);
 }
 
 static double shift_of(const samebits_parameter *beta, const samebits_channel *saved, int32_t k) {
@@ -54,27 +71,27 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
 
 /* y = requantize(z * M + B, 8), of saved centres and inverses; with a mask, of sums that a ReLU
  * clamps. room: M and B of every channel. */
-static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
+static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
                       const samebits_parameter *gamma, const samebits_parameter *beta,
                       samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
                       uint8_t *mask) {
-    const int32_t c = s->c;
+    const int32_t c = s->c, q = s->bits == 8 ? Q8 : Q16;
     int32_t e, shift, k, r, i = 0;
     double bound = 0;
     int64_t top = 0;
     for (k = 0; k < c; k++) {
         double reach;
         saved[k].a = joint_value(gamma, k) * saved[k].inv;
-        reach = 127.0 * magnitude_of_real(times_power(saved[k].a, e_z)) +
+        reach = (double)q * magnitude_of_real(times_power(saved[k].a, e_z)) +
                 magnitude_of_real(shift_of(beta, saved, k));
         bound = reach > bound ? reach : bound;
     }
     e = (int32_t)fits_of(bound, 30);
     for (k = 0; k < c; k++) {
-        int32_t *own = room + 2 * k, low = Q8, high = -Q8;
+        int32_t *own = room + 2 * k, low = q, high = -q;
         int64_t least, most;
         for (r = 0; r < s->rows; r++) {
-            const int32_t code = z[r * c + k];
+            const int32_t code = code_at(s, z, r * c + k);
             low = SAMEBITS_MIN(low, code), high = SAMEBITS_MAX(high, code);
         }
         own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
@@ -86,7 +103,7 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
     shift = narrowed(top, 8, &e);
     for (r = 0; r < s->rows; r++)
         for (k = 0; k < c; k++, i++) {
-            const int32_t sum = z[i] * room[2 * k] + room[2 * k + 1];
+            const int32_t sum = code_at(s, z, i) * room[2 * k] + room[2 * k + 1];
             const int32_t acc = mask ? SAMEBITS_MAX(sum, 0) : sum;
             y[i] = (int8_t)down32(acc, shift);
             if (mask) mask_put(mask, i, acc > 0);
@@ -95,7 +112,7 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
     return in_range(e);
 }
 
-int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
+int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
                         uint8_t *mask) {
@@ -104,13 +121,14 @@ int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
     for (k = 0; k < s->c; k++) {
         const Sums own = sums_of(s, z, k);
         saved[k].centre = times_power((double)own.sum / n, e_z);
+        saved[k].spread = (double)own.spread;
         saved[k].inv =
             1.0 / square_root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
     return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
 }
 
-int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
+int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
                             int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask) {

@@ -84,8 +84,9 @@ int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x
     int32_t e = e_x + w->s->e_w, shift, i;
     const Bias by = bias_of(bias, &e);
     const Reach reach = sum_all(s, x, w->w, bias, by, sums);
-    shift = narrowed(mask ? reach.high : reach.size, 8, &e);
-    for (i = 0; i < size; i++) {
+    shift = narrowed(mask ? reach.high : reach.size, y ? 8 : 16, &e);
+    for (i = 0; !y && i < size; i++) sums[i] = down32(sums[i], shift);
+    for (i = 0; y && i < size; i++) {
         const int32_t acc = mask ? SAMEBITS_MAX(sums[i], 0) : sums[i];
         y[i] = (int8_t)down32(acc, shift);
         if (mask) mask_put(mask, i, acc > 0);

@@ -11,22 +11,32 @@
 /* Of elements of two operands, or of one and numbers of its channel: the sum, in 32 bits. */
 typedef struct {
     const int8_t *a, *b;  /* of an addition, each shifted */
+    const int16_t *wide;  /* of a multiply-add, in the place of a where codes have 16 bits */
     const int32_t *m, *k; /* of a multiply-add a * m + k, [c] */
     int64_t c;
     Shift32 by_a, by_b;
 } Operands;
 
-static void sums_of(const Operands *o, int64_t at, int64_t n, int32_t *restrict out) {
-    const int8_t *restrict a = o->a + at;
-    if (!o->m) {
-        const int8_t *restrict b = o->b + at;
-        for (int64_t i = 0; i < n; i++) out[i] = scale32(a[i], o->by_a) + scale32(b[i], o->by_b);
-        return;
+#define MULTIPLY_ADDS(name, type)                                                              \
+    static void name(const type *restrict a, const Operands *o, int64_t at, int64_t n,         \
+                     int32_t *restrict out) {                                                  \
+        for (int64_t channel = at % o->c, i = 0; i < n; channel = 0) {                         \
+            int64_t end = SAMEBITS_MIN(n, i + o->c - channel);                                 \
+            const int32_t *restrict m = o->m + channel - i, *restrict k = o->k + channel - i;  \
+            for (; i < end; i++) out[i] = a[i] * m[i] + k[i];                                  \
+        }                                                                                      \
     }
-    for (int64_t channel = at % o->c, i = 0; i < n; channel = 0) {
-        int64_t end = SAMEBITS_MIN(n, i + o->c - channel);
-        const int32_t *restrict m = o->m + channel - i, *restrict k = o->k + channel - i;
-        for (; i < end; i++) out[i] = a[i] * m[i] + k[i];
+MULTIPLY_ADDS(multiply_adds8, int8_t)
+MULTIPLY_ADDS(multiply_adds16, int16_t)
+
+static void sums_of(const Operands *o, int64_t at, int64_t n, int32_t *restrict out) {
+    if (o->wide) {
+        multiply_adds16(o->wide + at, o, at, n, out);
+    } else if (o->m) {
+        multiply_adds8(o->a + at, o, at, n, out);
+    } else {
+        const int8_t *restrict a = o->a + at, *restrict b = o->b + at;
+        for (int64_t i = 0; i < n; i++) out[i] = scale32(a[i], o->by_a) + scale32(b[i], o->by_b);
     }
 }
 
@@ -106,23 +116,29 @@ static int rounded(const Operands *o, int64_t n, int64_t exponent, const int64_t
     return FINE;
 }
 
-static Operands affine_operands(const int8_t *z, const int32_t *m, const int32_t *b, int64_t c) {
-    Operands o = {z, NULL, m, b, c, shift32_by(0), shift32_by(0)};
+/* Of the codes of `width` bits from `at` on. */
+static Operands affine_operands(const void *z, int width, int64_t at, const int32_t *m,
+                                const int32_t *b, int64_t c) {
+    Operands o = {NULL, NULL, NULL, m, b, c, shift32_by(0), shift32_by(0)};
+    if (width == 16)
+        o.wide = (const int16_t *)z + at;
+    else
+        o.a = (const int8_t *)z + at;
     return o;
 }
 
-/* The multiply-adds z * m + b of z [samples][rows][c] at exponents, |z * m + b| <= 2**30 + 2**7, as
- * codes of `bits`. m, b [samples][c]; ends [samples][2]: the largest magnitude of a sample's, and
- * its largest above 0. mask: NULL, or of all elements, which are clamped (clip: mask.h). found: the
- * exponent that is too large. */
-int samebits_affine(const int8_t *z, int64_t samples, int64_t rows, int64_t c, const int32_t *m,
-                    const int32_t *b, const int64_t *exponents, const int64_t *ends, int64_t clip,
-                    int bits, int8_t *y, int64_t *e_y, uint8_t *mask, int64_t *found,
-                    int threads) {
+/* The multiply-adds z * m + b of z [samples][rows][c] of `width` bits, 8 or 16, at exponents,
+ * |z * m + b| <= 2**30 + 2**15, as codes of `bits`. m, b [samples][c]; ends [samples][2]: the
+ * largest magnitude of a sample's, and its largest above 0. mask: NULL, or of all elements, which
+ * are clamped (clip: mask.h). found: the exponent that is too large. */
+int samebits_affine(const void *z, int width, int64_t samples, int64_t rows, int64_t c,
+                    const int32_t *m, const int32_t *b, const int64_t *exponents,
+                    const int64_t *ends, int64_t clip, int bits, int8_t *y, int64_t *e_y,
+                    uint8_t *mask, int64_t *found, int threads) {
     int64_t size = rows * c;
     if (mask) clear_mask(mask, samples * size);
     for (int64_t i = 0; i < samples; i++) {
-        Operands o = affine_operands(z + i * size, m + i * c, b + i * c, c);
+        Operands o = affine_operands(z, width, i * size, m + i * c, b + i * c, c);
         int status = rounded(&o, size, exponents[i], ends + 2 * i, clip, bits, y + i * size,
                              e_y + i, mask, i * size, threads);
         *found = e_y[i];
@@ -132,11 +148,11 @@ int samebits_affine(const int8_t *z, int64_t samples, int64_t rows, int64_t c, c
 }
 
 /* The multiply-adds of `samebits_affine` themselves. */
-void samebits_affine_sums(const int8_t *z, int64_t samples, int64_t rows, int64_t c,
+void samebits_affine_sums(const void *z, int width, int64_t samples, int64_t rows, int64_t c,
                           const int32_t *m, const int32_t *b, int32_t *out, int threads) {
     int64_t size = rows * c;
     for (int64_t i = 0; i < samples; i++) {
-        Operands o = affine_operands(z + i * size, m + i * c, b + i * c, c);
+        Operands o = affine_operands(z, width, i * size, m + i * c, b + i * c, c);
         PARALLEL(size, size, exact_range(&o, lo, len, out + i * size))
     }
 }
@@ -155,7 +171,9 @@ static Operands added_operands(const int8_t *a, int64_t e_a, const int8_t *b, in
     if (!is_live(b, n)) e_b = e_a;
     int64_t least = SAMEBITS_MIN(e_a, e_b), most = SAMEBITS_MAX(e_a, e_b);
     *exponent = SAMEBITS_MAX(least, most - 22);
-    Operands o = {a, b, NULL, NULL, 0, shift32_by(e_a - *exponent), shift32_by(e_b - *exponent)};
+    Operands o = {a, b, NULL, NULL, NULL, 0, shift32_by(0), shift32_by(0)};
+    o.by_a = shift32_by(e_a - *exponent);
+    o.by_b = shift32_by(e_b - *exponent);
     return o;
 }
 

@@ -10,44 +10,56 @@
 #include "parallel.h"
 #include "rows.h"
 
-#define STATS_ROWS 4096 /* 4096 * 127 * 127 < 2**31: exact in 32 bits between flushes */
+#define STATS_ROWS 4096 /* 4096 * 2**16 < 2**31: exact in 32 bits between flushes */
 
-static void stats_block(const int8_t *restrict z, int64_t rows, int64_t c, int32_t *restrict s1,
-                        int32_t *restrict s2, int32_t *restrict low, int32_t *restrict high) {
-    for (int64_t r = 0; r < rows; r++, z += c)
-        for (int64_t k = 0; k < c; k++) {
-            int32_t v = z[k];
-            s1[k] += v;
-            s2[k] += v * v;
-            low[k] = v < low[k] ? v : low[k];
-            high[k] = v > high[k] ? v : high[k];
-        }
-}
+/* Sums of codes and of their squares, the lower 16 bits of these apart from the others, and ends:
+ * part[0] to part[4], [c] each. */
+#define STATS_BLOCK(name, type)                                                                \
+    static void name(const type *restrict z, int64_t rows, int64_t c, int32_t *restrict part) { \
+        int32_t *restrict s1 = part, *restrict below = s1 + c, *restrict above = below + c;    \
+        int32_t *restrict low = above + c, *restrict high = low + c;                           \
+        for (int64_t r = 0; r < rows; r++, z += c)                                             \
+            for (int64_t k = 0; k < c; k++) {                                                  \
+                int32_t v = z[k], square = v * v;                                              \
+                s1[k] += v;                                                                    \
+                below[k] += square & 0xFFFF;                                                   \
+                if (sizeof(type) > 1) above[k] += square >> 16;                                \
+                low[k] = v < low[k] ? v : low[k];                                              \
+                high[k] = v > high[k] ? v : high[k];                                           \
+            }                                                                                  \
+    }
+STATS_BLOCK(stats_block8, int8_t)
+STATS_BLOCK(stats_block16, int16_t)
 
 /* Of every channel the sum of z, the sum of z * z, the smallest and the largest code: [4][c]. */
-static int channel_stats(const int8_t *z, int64_t rows, int64_t c, int64_t *out, int threads) {
+static int channel_stats(const void *z, int width, int64_t rows, int64_t c, int64_t *out,
+                         int threads) {
     int failed = 0;
+    int32_t most = (int32_t)code_max(width);
     for (int64_t k = 0; k < c; k++) {
         out[k] = out[c + k] = 0;
-        out[2 * c + k] = 127;
-        out[3 * c + k] = -127;
+        out[2 * c + k] = most;
+        out[3 * c + k] = -most;
     }
 #pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
     {
-        int32_t *part = malloc((size_t)c * 4 * sizeof *part);
+        int32_t *part = malloc((size_t)c * 5 * sizeof *part);
         if (!part) failed = 1;
         SHARE(rows)
         for (int64_t at = lo; part && at < lo + len; at += STATS_ROWS) {
             int64_t take = lo + len - at < STATS_ROWS ? lo + len - at : STATS_ROWS;
-            memset(part, 0, (size_t)c * 2 * sizeof *part);
-            for (int64_t k = 0; k < c; k++) part[2 * c + k] = 127, part[3 * c + k] = -127;
-            stats_block(z + at * c, take, c, part, part + c, part + 2 * c, part + 3 * c);
+            memset(part, 0, (size_t)c * 3 * sizeof *part);
+            for (int64_t k = 0; k < c; k++) part[3 * c + k] = most, part[4 * c + k] = -most;
+            if (width == 16)
+                stats_block16((const int16_t *)z + at * c, take, c, part);
+            else
+                stats_block8((const int8_t *)z + at * c, take, c, part);
 #pragma omp critical
             for (int64_t k = 0; k < c; k++) {
                 out[k] += part[k];
-                out[c + k] += part[c + k];
-                out[2 * c + k] = SAMEBITS_MIN(part[2 * c + k], out[2 * c + k]);
-                out[3 * c + k] = SAMEBITS_MAX(part[3 * c + k], out[3 * c + k]);
+                out[c + k] += part[c + k] + (int64_t)part[2 * c + k] * 65536;
+                out[2 * c + k] = SAMEBITS_MIN(part[3 * c + k], out[2 * c + k]);
+                out[3 * c + k] = SAMEBITS_MAX(part[4 * c + k], out[3 * c + k]);
             }
         }
         free(part);
@@ -62,9 +74,11 @@ SAMEBITS_INLINE int not_finite(double v, int64_t *found) {
 
 __extension__ typedef __int128 Wide;
 
-/* n * S2 - S1 * S1, below 2**80, rounded once. */
+/* n * S2 - S1 * S1, below 2**80, rounded once: codes have 16 bits, or 8 and 8 guard bits. Roundings
+ * of samples may leave less than 0, which counts as 0. */
 SAMEBITS_INLINE double spread_of(int64_t s1, int64_t s2, int64_t n) {
-    return (double)((Wide)n * s2 - (Wide)s1 * s1);
+    Wide spread = (Wide)n * s2 - (Wide)s1 * s1;
+    return spread > 0 ? (double)spread : 0;
 }
 
 /* shift of every channel, whose output is a * z + shift of real numbers z, and the scalars [3][c]:
@@ -98,13 +112,14 @@ static void joint_values(const int8_t *w, const int16_t *a, int64_t exponent, in
 }
 
 /* S1 and S2 [2][c] of samples, each with sums `stats` [4][c] and an exponent, and the exponent of
- * S1: `guard` bits below the largest of a sample that is not all zero (12.2). Without guard bits
- * there is one sample, whose exponent counts. */
+ * S1: `guard` bits below the largest of a sample that is not all zero (12.2). That of one sample
+ * without guard bits, which may be a whole tensor, counts in any case. */
 static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samples, int64_t c,
                             int64_t guard, int64_t *sums) {
-    int64_t common = guard ? EXPONENT_MIN : *e, live = 0;
+    int64_t common = EXPONENT_MIN, live = 0;
     memset(sums, 0, (size_t)c * 2 * sizeof *sums);
-    for (int64_t i = 0; guard && i < samples; i++) {
+    if (samples == 1 && !guard) common = *e;
+    for (int64_t i = 0; (guard || samples > 1) && i < samples; i++) {
         int64_t squares = 0;
         for (int64_t k = 0; k < c; k++) squares |= stats[(4 * i + 1) * c + k];
         if (squares && (!live || e[i] > common)) common = e[i];
@@ -122,13 +137,13 @@ static int64_t join_samples(const int64_t *stats, const int64_t *e, int64_t samp
 }
 
 /* Coefficients m and b of one multiply-add of integers for every channel, and their one exponent,
- * at which no sum leaves 30 bits; ends: the largest magnitude of a sum of codes from `low` to
- * `high`, and the largest sum above 0. term: room for [c]. */
-static int affine_of(const double *a, const double *shift, int64_t e_z, const int64_t *low,
-                     const int64_t *high, int64_t c, double *term, int32_t *m, int32_t *b,
-                     int64_t *exponent, int64_t *ends, int64_t *found) {
+ * at which no sum leaves 30 bits; largest: of a code; ends: the largest magnitude of a sum
+ * of codes from `low` to `high`, and the largest sum above 0. term: room for [c]. */
+static int affine_of(const double *a, const double *shift, double largest, int64_t e_z,
+                     const int64_t *low, const int64_t *high, int64_t c, double *term, int32_t *m,
+                     int32_t *b, int64_t *exponent, int64_t *ends, int64_t *found) {
     for (int64_t k = 0; k < c; k++)
-        term[k] = 127.0 * magnitude_of_real(times_power(a[k], e_z)) + magnitude_of_real(shift[k]);
+        term[k] = largest * magnitude_of_real(times_power(a[k], e_z)) + magnitude_of_real(shift[k]);
     double bound = largest_real(term, c);
     if (!is_finite(bound)) return not_finite(bound, found);
     int64_t e = *exponent = fits_of(bound, 30), top = 0, most = 0;
@@ -144,28 +159,29 @@ static int affine_of(const double *a, const double *shift, int64_t e_z, const in
     return FINE;
 }
 
-/* The batch norm of z [samples][rows][c] by its own statistics, or where `mean` and `variance` are
- * given by these: the multiply-adds m and b [samples][c] at exponents, and `ends` [samples][2] as
- * `affine_of` has them. Samples have exponents e_z; guard: bits that they are added with, 0 for one
- * sample that is a whole tensor. gamma and beta: W, A and the exponent of J. sums [2][c], of z and
- * of z * z, with the exponent e_sums; scalars [3][c]: as `channel_scalars`; top: of the first
- * sample.
+/* The batch norm of codes z [samples][rows][c] of `width` bits, 8 or 16, by its own statistics, or
+ * where `mean` and `variance` are given by these: the multiply-adds m and b [samples][c] at
+ * exponents, and `ends` [samples][2] as `affine_of` has them. Samples have exponents e_z; guard:
+ * bits that they are added with, 0 for codes of 16 bits and for one sample that is a whole tensor.
+ * gamma and beta: W, A and the exponent of J. sums [2][c], of z and of z * z, with the exponent
+ * e_sums; scalars [3][c]: as `channel_scalars`; top: of the first sample.
  *
  * A multiply-add is largest at the smallest or the largest code, so that exponents of what it gives
  * follow from the statistics. found: what does not fit. */
-int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t samples, int64_t rows,
-                        int64_t c, int64_t guard, const int8_t *gamma, const int16_t *gamma_rest,
-                        const int64_t *e_gamma, const int8_t *beta, const int16_t *beta_rest,
-                        const int64_t *e_beta, const double *mean, const double *variance,
-                        double eps, int64_t *sums, int64_t *e_sums, double *scalars, int32_t *m,
-                        int32_t *b, int64_t *exponents, int64_t *ends, int64_t *top,
-                        int64_t *found, int threads) {
+int samebits_batch_norm(const void *z, int width, const int64_t *e_z, int64_t samples,
+                        int64_t rows, int64_t c, int64_t guard, const int8_t *gamma,
+                        const int16_t *gamma_rest, const int64_t *e_gamma, const int8_t *beta,
+                        const int16_t *beta_rest, const int64_t *e_beta, const double *mean,
+                        const double *variance, double eps, int64_t *sums, int64_t *e_sums,
+                        double *scalars, int32_t *m, int32_t *b, int64_t *exponents, int64_t *ends,
+                        int64_t *top, int64_t *found, int threads) {
     int64_t *stats = malloc((size_t)c * ((size_t)samples * 4 * sizeof *stats + 3 * sizeof(double)));
     if (!stats) return NO_MEMORY;
     double *shift = (double *)(stats + 4 * samples * c), *factor = shift + c, *term = factor + c;
     int status = FINE;
     for (int64_t i = 0; i < samples && status == FINE; i++)
-        status = channel_stats(z + i * rows * c, rows, c, stats + 4 * i * c, threads);
+        status = channel_stats((const char *)z + i * rows * c * (width / 8), width, rows, c,
+                               stats + 4 * i * c, threads);
     if (status != FINE) goto end;
     *e_sums = join_samples(stats, e_z, samples, c, guard, sums);
     joint_values(gamma, gamma_rest, *e_gamma, c, factor);
@@ -174,8 +190,8 @@ int samebits_batch_norm(const int8_t *z, const int64_t *e_z, int64_t samples, in
                     shift);
     for (int64_t i = 0; i < samples && status == FINE; i++) {
         const int64_t *low = stats + (4 * i + 2) * c, *high = low + c;
-        status = affine_of(scalars + 2 * c, shift, e_z[i], low, high, c, term, m + i * c,
-                           b + i * c, exponents + i, ends + 2 * i, found);
+        status = affine_of(scalars + 2 * c, shift, (double)code_max(width), e_z[i], low, high, c,
+                           term, m + i * c, b + i * c, exponents + i, ends + 2 * i, found);
     }
     if (status == FINE) *top = ends[0];
 end:

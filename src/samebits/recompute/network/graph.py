@@ -5,9 +5,9 @@ plan of it needs no hooks: a value that is dropped is an operation that runs aga
 reader.
 
 Exact sums have no width until somebody takes them. Here they are rounded at once to the 8 bits that
-layers take, unless somebody reads the sums themselves (`exact`), as a loss does; the operations
-that narrow them are then none. A ReLU that alone takes the sums of an operation is one step with
-it.
+layers take, or the 16 of a batch norm, unless somebody reads the sums themselves, as a loss does,
+or they are taken at both widths; the operations that narrow them are then none. A ReLU that alone
+takes the sums of an operation is one step with it.
 
 Example: Linear, ReLU, Linear, MaxPool, Linear are recorded as Products, Relu, Products, Narrow,
 MaxPool, Products. Their tape is Products with Relu, Products, MaxPool, Products.
@@ -30,7 +30,7 @@ from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 from samebits.train.layers.base import layer_in
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.activations import RELU
-from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.narrow import NARROW, SHORT
 from samebits.train.recording import kind_of, traced
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPParameter
@@ -114,7 +114,7 @@ class GraphTape:
 
     calls:  the computation of value i at index i; calls[0] stands for the input
     result: the place that the model returns
-    exact:  the steps whose sums are needed as 32 bits
+    widths: of the steps whose sums are rounded at once, the bits of the codes
     input_kind: all of an input but its codes
     modes:  the model's modules, and which of them were in training mode when it was traced
     """
@@ -123,7 +123,7 @@ class GraphTape:
     graph: TrainingGraph
     calls: tuple[Step, ...]
     result: StepOutput
-    exact: frozenset[int]
+    widths: dict[int, int]
     input_kind: tuple[Any, ...]
     modes: tuple[tuple[nn.Module, bool], ...]
 
@@ -164,28 +164,30 @@ def _tape(
     sums = [value.sums if isinstance(value, BFPValue) else None for value in values]
     last = sums[graph.output]
     is_open = [
-        s is not None and not (s.read or s is last or s.is_clamped) and type(value) is BFPValue
+        s is not None
+        and not (s.read or s is last or s.is_clamped or len(s.taken) > 1)
+        and type(value) is BFPValue
         for s, value in zip(sums, values, strict=True)
     ]
     places = {0: StepOutput(0, 0)}
-    calls, exact, joined = [Step("input", "input")], set(), _joined(graph, sums)
+    calls, widths, joined = [Step("input", "input")], dict[int, int](), _joined(graph, sums)
     for node in graph.instructions:
         arguments = tuple(places[a.index] if type(a) is Slot else a for a in node.arguments)
         given = node.arguments[0]
-        narrows = node.operation is NARROW and type(given) is Slot and is_open[given.index]
+        narrows = node.operation in (NARROW, SHORT) and type(given) is Slot and is_open[given.index]
         if narrows or node in joined.values():
             places[node.outputs[0]] = arguments[0]
             continue
         if node in joined:
             operation = ClampedOperation.of(node.operation, joined[node].arguments[1])
             node = replace(node, operation=operation)
-        elif sums[node.outputs[0]] is not None and not is_open[node.outputs[0]]:
-            exact.add(len(calls))
+        elif (s := sums[node.outputs[0]]) is not None and is_open[node.outputs[0]]:
+            widths[len(calls)] = next(iter(s.taken), s.bits)
         places.update((slot, StepOutput(len(calls), at)) for at, slot in enumerate(node.outputs))
         calls.append(Step("", "", node, arguments))
     named = (calls[0], *_named(calls[1:]))
     modes = tuple((module, module.training) for module in model.modules())
-    return GraphTape(model, graph, named, places[graph.output], frozenset(exact), kind, modes)
+    return GraphTape(model, graph, named, places[graph.output], widths, kind, modes)
 
 
 def _joined(graph: TrainingGraph, sums: Sequence[Sums | None]) -> dict[TrainingNode, TrainingNode]:

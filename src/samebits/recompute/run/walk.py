@@ -123,10 +123,10 @@ class GraphPass:
         outputs = output if isinstance(output, tuple) else (output,)
         if (sums := outputs[0].sums) is not None:
             sums.where = node.where
-            if index in self.tape.exact:
-                sums.keep()
+            if index in self.tape.widths:
+                outputs = (outputs[0].narrowed(self.tape.widths[index]),)
             else:
-                outputs = (outputs[0].narrowed(),)
+                sums.keep()
         return outputs, saved
 
     def _argument(self, argument: Any) -> Any:

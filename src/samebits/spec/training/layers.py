@@ -177,8 +177,8 @@ def narrow(
 class ExactSums:
     """acc * 2**exponent, whose width is that of their use. Section 5.
 
-    bits:   of the codes that a layer takes
-    shifts: of the channels of these (section 12.4)
+    bits:   of the codes that layers but batch norm take
+    shifts: of the channels of codes (section 12.4)
     """
 
     acc: list[int]
@@ -190,6 +190,11 @@ class ExactSums:
     def narrow(self) -> Array:
         """The codes that a layer takes."""
         return narrow(self.acc, self.shape, self.exponent, self.bits, shifts=self.shifts)
+
+    def short(self) -> Array:
+        """The bfp16 that batch norm takes."""
+        y = narrow(self.acc, self.shape, self.exponent, 16, shifts=self.shifts)
+        return replace(y, layer_bits=self.bits)
 
     def wide(self) -> Array:
         """The bfp32 that a loss takes."""

@@ -36,13 +36,14 @@ def coded(value: float, exponent: int) -> int:
 #
 # Written for one exponent a sample (12.2, 12.3); where all are equal it is sections 5 and 7.
 
-GUARD = 8  # bits below the largest exponent at which the statistics of samples are added
+GUARD = 8  # bits below the largest exponent at which the statistics of samples of bfp8 are added
 
 
 @dataclass(frozen=True)
 class BatchNormSaved:
-    """Per channel, for the backward pass."""
+    """For the backward pass: z as a layer takes it, and numbers of every channel."""
 
+    z: Array
     n: int
     centre: list[float]  # the mean, a real number
     inv: list[float]
@@ -64,20 +65,21 @@ class BatchStatistics:
         return ldexp(float(self.s1[c]) / float(self.n), self.exponents[c])
 
     def variance(self, c: int, divisor: int) -> float:
-        """(n * S2 - S1 * S1) / (n * divisor) of channel c."""
-        spread = float(self.n * self.s2[c] - self.s1[c] * self.s1[c])
+        """(n * S2 - S1 * S1) / (n * divisor) of channel c, at least 0."""
+        spread = float(max(self.n * self.s2[c] - self.s1[c] * self.s1[c], 0))
         return ldexp(spread / float(self.n * divisor), 2 * self.exponents[c])
 
 
 def batch_statistics(z: Array) -> BatchStatistics:
-    """S1 and S2. Sections 5 and 12.2."""
+    """S1 and S2 of a bfp8 or bfp16. Sections 5 and 12.2."""
     n = len(z.codes) // z.shape[1]
     if not 2 <= n <= 2**24:
         raise ValueError(f"batch norm: expected 2 to 2**24 elements a channel, found {n}")
     exponents = sample_exponents(z)
     s1, s2 = sample_sums(z, z.codes), sample_sums(z, [c * c for c in z.codes])
     common = max((e for e, s in zip(exponents, s2, strict=True) if any(s)), default=EXPONENT_MIN)
-    shifts = [e - common + GUARD for e in exponents]
+    guard = GUARD if z.bits <= 8 else 0  # S2 stays below 2**55
+    shifts = [e - common + guard for e in exponents]
     first = [
         [formats.scaled(v, by) if v else 0 for v in s] for s, by in zip(s1, shifts, strict=True)
     ]
@@ -88,7 +90,7 @@ def batch_statistics(z: Array) -> BatchStatistics:
         n,
         [sum(column) for column in zip(*first, strict=True)],
         [sum(column) for column in zip(*second, strict=True)],
-        [common - GUARD + s for s in channel_shifts(z)],
+        [common - guard + s for s in channel_shifts(z)],
     )
 
 
@@ -122,7 +124,8 @@ def batch_norm(
 ) -> tuple[ExactSums, BatchNormSaved, list[float]]:
     """Sections 5, 12.2 and 12.4: the sums, what the backward pass needs, and `rows.seen`.
 
-    With `running` (mean, variance): evaluation; without: training. peaks: `rows.shifts_of` them.
+    z: bfp8 or bfp16. With `running` (mean, variance): evaluation; without: training.
+    peaks: `rows.shifts_of` them.
     """
     (j_gamma, e_gamma), (j_beta, e_beta) = gamma.joint, beta.joint
     channels = range(z.shape[1])
@@ -135,12 +138,14 @@ def batch_norm(
     inv = [1.0 / math.sqrt(v + eps) for v in variance]
     a = [ldexp(float(j_gamma[c]), e_gamma) * inv[c] for c in channels]
     shift = [ldexp(float(j_beta[c]), e_beta) - centre[c] * a[c] for c in channels]
-    saved = BatchNormSaved(len(z.codes) // z.shape[1], centre, inv, a, running is None)
+    count = len(z.codes) // z.shape[1]
+    saved = BatchNormSaved(as_codes(z), count, centre, inv, a, running is None)
+    largest = float(CODE_MAX[8 if z.bits <= 8 else 16])
     inner, where = math.prod(z.shape[1:]), channel_of(z.shape)
     acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
     for n, e_z in enumerate(sample_exponents(z)):
         alpha = [ldexp(v, e_z + s) for v, s in zip(a, channel_shifts(z), strict=True)]
-        bound = max(127.0 * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
+        bound = max(largest * abs(m) + abs(b) for m, b in zip(alpha, shift, strict=True))
         if bound == 0.0:
             continue
         e = fits(bound, 30)
@@ -151,6 +156,14 @@ def batch_norm(
     own = like(z.exponent, exponents)
     y = ExactSums(acc, z.shape, own, gamma.widths[0], tuple(rows.shifts_of(peaks)))
     return y, saved, rows.seen(acc, own, z.shape)
+
+
+def as_codes(z: Array) -> Array:
+    """z as a layer takes it: codes of at most 8 bits, with the same shifts."""
+    if z.bits <= 8:
+        return z
+    exponent = z.exponents if z.shifts else z.exponent
+    return narrow(z.codes, z.shape, exponent, z.layer_bits, shifts=z.shifts)
 
 
 def like(kind: Exponent, exponents: Sequence[int]) -> Exponent:
@@ -171,8 +184,9 @@ def running_statistics(
     return new_mean, new_variance
 
 
-def batch_norm_backward(g: Array, z: Array, saved: BatchNormSaved) -> tuple[Array, Array, Array]:
+def batch_norm_backward(g: Array, saved: BatchNormSaved) -> tuple[Array, Array, Array]:
     """(dz, dgamma, dbeta). Sections 7 and 12.3."""
+    z = saved.z
     channels, n = range(z.shape[1]), float(saved.n)
     e_z, e_g = sample_exponents(z), sample_exponents(g)
     e_gz = [[p + q] * z.shape[1] for p, q in zip(e_g, e_z, strict=True)]

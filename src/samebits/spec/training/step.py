@@ -60,7 +60,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -178,6 +178,17 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
             return [as_vectors(node, attention.narrowed(t)) for t in x]
 
 
+def batch_norm_input(node: Node, done: Pass) -> Array:
+    """The input of a batch norm: a bfp16 of exact sums and of codes of 32 bits, or a bfp8."""
+    if node.inputs[0] in done.sums:
+        sums, move = done.sums[node.inputs[0]]
+        return move(sums.short())
+    x = done.outputs[node.inputs[0]]
+    if x.bits <= 16:
+        return x
+    return replace(layers.narrow(x.codes, x.shape, x.exponent, 16), layer_bits=x.layer_bits)
+
+
 def as_vectors(node: Node, x: Array) -> Array:
     """x as [n, k] where a node takes four axes as vectors. Section 12.2."""
     if node.op not in OF_VECTORS or len(x.shape) != 4:
@@ -286,8 +297,9 @@ def forward(
             case "batch_norm":
                 names = f"{node.name}.running_mean", f"{node.name}.running_var"
                 running = (buffers[names[0]], buffers[names[1]])
+                z = batch_norm_input(node, done)
                 y, saved, seen = norm.batch_norm(
-                    x[0],
+                    z,
                     needed(weight),
                     needed(bias),
                     a.get("eps", 1e-5),
@@ -295,7 +307,7 @@ def forward(
                     peaks,
                 )
                 if training:
-                    new = norm.running_statistics(x[0], *running, a.get("momentum", 0.1))
+                    new = norm.running_statistics(z, *running, a.get("momentum", 0.1))
                     buffers[names[0]], buffers[names[1]] = new
             case "layer_norm":
                 own = (needed(weight), needed(bias), a.get("eps", 1e-5))
@@ -446,7 +458,7 @@ def backward(
                 if node.inputs[0] in inner:
                     down = [transposed.input_gradient(g, x[0], needed(weight), swapped)]
             case "batch_norm":
-                dz, *own = norm.batch_norm_backward(g, x[0], saved)
+                dz, *own = norm.batch_norm_backward(g, saved)
                 down = [dz]
             case "layer_norm" | "group_norm":
                 dz, *own = norm.layer_norm_backward(g, x[0], needed(weight), saved)

@@ -33,7 +33,7 @@ from samebits.train.deployed.weights import FrozenNorm
 from samebits.train.operation import TrainingOperation, interpreting, taken_in
 from samebits.train.operations import pointwise
 from samebits.train.operations.activations import RELU
-from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.narrow import NARROW, SHORT
 from samebits.train.operations.normalization import BATCH_NORM
 from samebits.train.operations.softmax import SOFTMAX
 from samebits.train.quantize import largest_magnitude
@@ -259,6 +259,7 @@ def run(
 
         def interpreter(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation at the exponent of its site, and tell the observer."""
+            operation = NARROW if operation is SHORT else operation  # batch norm takes bfp8 here
             if operation is BATCH_NORM and arguments[0] in normed:
                 normed.discard(arguments[0])
                 given: BFPValue = arguments[0]
@@ -412,8 +413,9 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
 
         def noted(operation: TrainingOperation, *arguments: Any) -> BFPValue:
             """Compute an operation as in training, and note the exponent where it is a site."""
-            rule = _rule(running, operation, arguments)
-            name = _site_name(running, operation)
+            narrows = operation in (NARROW, SHORT)
+            rule = _rule(running, NARROW if narrows else operation, arguments)
+            name = _site_name(running, NARROW if narrows else operation)
             if rule is None:
                 missing[name] = _advice(running, operation)
                 return operation.output(*arguments)
@@ -436,13 +438,13 @@ def _chosen(model: nn.Module, batch: Tensor) -> list[tuple[str, int | None]]:
                 settled[output.sums] = len(found)
                 found.append((name, None))
             elif rule.rounds or operation is RELU:
-                taken = arguments[0].sums if operation in (NARROW, RELU) else None
+                taken = arguments[0].sums if narrows or operation is RELU else None
                 if taken in settled or (taken is None and operation is RELU):
                     return output  # of codes
                 if taken is not None:
                     name = _site_name(running, NARROW)
                     sums.append((len(found), True, taken))
-                note(name, output)
+                note(name, output.narrowed() if operation is SHORT else output)
             return output
 
         def enter(entry: TrainingOperation, x: BFPValue) -> None:

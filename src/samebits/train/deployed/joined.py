@@ -15,7 +15,7 @@ from samebits.train.deployed.weights import FrozenNorm
 from samebits.train.operation import TrainingOperation, taken_in
 from samebits.train.operations import normalization
 from samebits.train.operations.linear import PRODUCTS
-from samebits.train.operations.narrow import NARROW
+from samebits.train.operations.narrow import NARROW, SHORT
 from samebits.train.operations.pointwise import RESHAPE
 from samebits.train.operations.transposed import TRANSPOSED_PRODUCTS
 from samebits.train.sums import Sums
@@ -81,7 +81,7 @@ class Joined:
             return
         elif operation is normalization.BATCH_NORM and isinstance(module, layers.BatchNorm):
             self.norms[own] = place
-        elif operation is NARROW or (
+        elif operation in (NARROW, SHORT) or (
             operation is RESHAPE and output.shape[:2] == arguments[0].shape[:2]
         ):
             self._place[output] = own

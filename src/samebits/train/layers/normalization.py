@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from samebits.train.layers.base import Layer
 from samebits.train.operations import normalization
 from samebits.train.operations.layer_norm import group_norm, layer_norm
+from samebits.train.operations.narrow import as_short
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.tensor import BFPParameter, BFPTensor
 
@@ -14,6 +15,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 class BatchNorm(Layer):
     """BatchNorm2d and, on [n, c] or [n, c, l], BatchNorm1d; float64 running statistics."""
 
+    taken = staticmethod(as_short)
     weight: BFPParameter
     bias: BFPParameter
     running_mean: Tensor

@@ -29,6 +29,14 @@ def _narrow_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
 NARROW = TrainingOperation("Narrow", _narrow, _narrow_gradient, apart=True)
 
 
+def _short(x: BFPValue) -> BFPValue:
+    """Sums or bfp32 -> bfp16."""
+    return x.narrowed(16)
+
+
+SHORT = TrainingOperation("Short", _short, _narrow_gradient, apart=True)
+
+
 def _entry(parameter: Weight) -> BFPValue:
     """A parameter as an activation: its codes W, with exponents by rows where it has them."""
     codes, exponent = parameter.parts[0]
@@ -90,6 +98,12 @@ def as_bfp8(x: Tensor, where: str) -> BFPTensor:
     """x as bfp8, which every layer takes; `where` names the layer. Raises as `as_bfp`."""
     x = _computed(x, where)
     return x if x.bits <= 8 else NARROW(x)
+
+
+def as_short(x: Tensor, where: str) -> BFPTensor:
+    """x as bfp16, which batch norm takes, or as the bfp8 that it is. Raises as `as_bfp`."""
+    x = _computed(x, where)
+    return x if x.bits <= 16 else SHORT(x)
 
 
 def as_decided(x: Tensor, where: str) -> BFPTensor:

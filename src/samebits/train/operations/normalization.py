@@ -14,8 +14,8 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
 from samebits.kernels.norm import (
-    GUARD,
     gradient_coefficients,
+    guard_of,
     input_slopes,
     inverse,
     joint_scalars,
@@ -36,7 +36,7 @@ from samebits.train.operations.addition import add
 from samebits.train.operations.indexing import transpose
 from samebits.train.operations.layer_norm import group_norm
 from samebits.train.operations.multiplication import multiply
-from samebits.train.operations.narrow import as_bfp8
+from samebits.train.operations.narrow import as_bfp8, as_short
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, exact
 from samebits.train.sums import Found, Rounded, Sums
@@ -59,7 +59,8 @@ def _scalars(parameter: Weight) -> Scalars:
 class RunningUpdate:
     """One shard's sums S1 and S2 [channels] of n codes, on their way into running statistics.
 
-    guard: bits that the sums have below the codes. shifts: of channels, on top of the exponent.
+    bits: of a code. guard: bits that the sums have below the codes. shifts: of channels, on top of
+    the exponent.
     """
 
     running_mean: Tensor
@@ -69,6 +70,7 @@ class RunningUpdate:
     s2: Integers
     n: int
     exponent: int
+    bits: int
     guard: int = 0
     shifts: Integers | int = 0
 
@@ -122,15 +124,16 @@ class RunningUpdate:
 
     @property
     def _types(self) -> tuple[str, str]:
-        """Types of S1 and S2: |S1| <= 127 * n and S2 <= 127**2 * n, and their guard bits."""
-        bounds = formats.Q8 * self.n << self.guard, formats.Q8**2 * self.n << 2 * self.guard
+        """Types of S1 and S2: |S1| <= q * n and S2 <= q**2 * n, and their guard bits."""
+        q = formats.CODE_MAX[self.bits]
+        bounds = q * self.n << self.guard, q**2 * self.n << 2 * self.guard
         first, second = ("<i4" if bound < 1 << 31 else "<i8" for bound in bounds)
         return first, second
 
 
 # What the gradient needs beside z: scalars, float64 [3, channels] (the mean, a real number,
 # 1 / standard deviation, and gamma times that), whether they are statistics of z, and shifts of its
-# channels, on top of its exponents.
+# channels, on top of its exponents; the codes of a bfp16 z in 8 bits and their exponent follow.
 _Saved = tuple[Tensor, bool, Integers | int]
 
 
@@ -138,15 +141,16 @@ def _statistics(
     z: Tensor, e_z: Tensor, running: tuple[Tensor, Tensor], momentum: float, shifts: Integers
 ) -> RunningUpdate:
     """The sums of samples at their largest exponent (12.2)."""
-    n = z.numel() // z.shape[1]
+    n, bits = z.numel() // z.shape[1], BITS[z.dtype]
+    guard = guard_of(bits)
     s1, s2 = _sample_sums(z), _sample_sums(z.long() * z)
     own = e_z.view(-1, 1)
     live = own[s2.amax(1, keepdim=True) > 0]
     common = int(live.max()) if live.numel() else formats.EXPONENT_MIN
-    by = (own - common).clamp(max=0) + GUARD
+    by = (own - common).clamp(max=0) + guard
     s1, s2 = rows.scale(s1, by).sum(0), rows.scale(s2, 2 * by).sum(0)
     sums = (s1.cpu().numpy(), s2.cpu().numpy())
-    return RunningUpdate(*running, momentum, *sums, n, common - GUARD, GUARD, shifts)
+    return RunningUpdate(*running, momentum, *sums, n, common - guard, bits, guard, shifts)
 
 
 def _samples(exponent: Exponent) -> Integers:
@@ -171,12 +175,16 @@ def _normalized(
     momentum: float,
     eps: float,
     peaks: ChannelPeaks | None,
-) -> tuple[BFPValue, _Saved]:
-    """z (bfp8) -> the exact sums of an integer multiply-add per channel.
+) -> tuple[BFPValue, tuple[Any, ...]]:
+    """z (bfp8 or bfp16) -> the exact sums of an integer multiply-add per channel.
 
-    Statistics of the shard are exact sums (in evaluation the running ones).
+    The gradient reads z as a bfp8. Statistics of the shard are exact sums (in evaluation the
+    running ones).
     """
     z, e_z, shifts = x.shifted()
+    read: tuple[Any, ...] = ()
+    if x.bits > 8:
+        read = x.narrowed().shifted()[:2]
     bits, running = gamma.widths.values, (running_mean, running_var)
     if peaks is None and shifts is None:
         states, given = (gamma.state(), beta.state()), None if training else running
@@ -184,10 +192,11 @@ def _normalized(
         if found is not None:
             by, scalars, (s1, s2), e_sums = found
             if training:
-                n, guard = z.numel() // z.shape[1], 0 if isinstance(e_z, int) else GUARD
+                n, of_z = z.numel() // z.shape[1], BITS[z.dtype]
+                guard = 0 if isinstance(e_z, int) else guard_of(of_z)
                 sums = (s1.numpy(), s2.numpy())
-                defer(RunningUpdate(*running, momentum, *sums, n, e_sums, guard))
-            return BFPValue.of_sums(_sums(z, by, bits), z.shape), (scalars, training, 0)
+                defer(RunningUpdate(*running, momentum, *sums, n, e_sums, of_z, guard))
+            return BFPValue.of_sums(_sums(z, by, bits), z.shape), (scalars, training, 0, *read)
     assert isinstance(e_z, Tensor)
     up = np.zeros(1, np.int64) if shifts is None else shifts.cpu().numpy()
     if training:
@@ -199,13 +208,14 @@ def _normalized(
         inv = inverse(running_var.cpu().numpy(), eps)
     a = _scalars(gamma) * inv
     alpha = np.ldexp(a, _samples(e_z) + up)
+    most = float(formats.CODE_MAX[BITS[z.dtype]])
     m, b, exponent = (
-        _per_sample(v, z) for v in multiply_add(alpha, _scalars(beta) - centre * a, 127.0, 30)
+        _per_sample(v, z) for v in multiply_add(alpha, _scalars(beta) - centre * a, most, 30)
     )
     scalars = torch.from_numpy(np.stack([centre, inv, a]))
     acc = z.long() * m + b
     computed = exact(lambda: (acc, 0, exponent), bits, True, z.device, peaks)
-    return BFPValue.of_sums(computed, z.shape), (scalars, training, up)
+    return BFPValue.of_sums(computed, z.shape), (scalars, training, up, *read)
 
 
 def _sums(z: Tensor, by: MultiplyAdds, bits: int) -> Sums:
@@ -225,9 +235,9 @@ def _sums(z: Tensor, by: MultiplyAdds, bits: int) -> Sums:
 
 def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
     """dgamma and dbeta from exact sums, and the input gradient as one multiply-add."""
-    (g, e_g), (z, e_z, _) = grad.resolved(), call.arguments[0].shifted()
-    saved, wanted = call.saved, call.wanted[0]
-    scalars, training, shifts = saved
+    (g, e_g), wanted = grad.resolved(), call.wanted[0]
+    scalars, training, shifts, *read = call.saved
+    z, e_z = read or call.arguments[0].shifted()[:2]
     known = (scalars, training, wanted)
     if isinstance(shifts, int) and (
         found := kernels.of(g).batch_norm_gradient(g, e_g, z, e_z, *known)
@@ -238,11 +248,13 @@ def _normalized_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue 
     sg, sgz = _gradient_sums(g, e_g, z, e_z)
     gg = (np.ldexp(sgz, shifts) - centre * sg) * inv
     dgamma, dbeta = (BFPValue(*scalar_codes(v, g.device)) for v in (gg, sg))
-    return _input_grad((g, e_g), (z, e_z), saved, gg, sg) if wanted else None, dgamma, dbeta
+    if not wanted:
+        return None, dgamma, dbeta
+    return _input_grad((g, e_g), (z, e_z), (scalars, training, shifts), gg, sg), dgamma, dbeta
 
 
 BATCH_NORM = TrainingOperation(
-    "BatchNorm", _normalized, _normalized_gradient, reads=("x",), saves=True
+    "BatchNorm", _normalized, _normalized_gradient, reads=("8",), saves=True
 )
 
 
@@ -361,7 +373,7 @@ def _batch_norm(
     def compute(x: BFPTensor) -> BFPTensor:
         return batch_norm(x, gamma, beta, mean, var, training, momentum, eps)
 
-    x = as_bfp8(input, "batch_norm")
+    x = as_short(input, "batch_norm")
     return over_lines(x, compute) if x.dim() == 3 else compute(x)
 
 
