@@ -179,15 +179,12 @@ IN_C: dict[str, tuple[str, Callable[[], tuple]]] = {
         "conv_weight_grad depthwise": lambda: (
             *(codes(I32, 2, 4, 3, 3), codes(I8, 2, 4, 5, 5), DEPTHWISE),
         ),
-        "with_bias": lambda: (
-            *(codes(I32, 2, 4, 3, 3), 100, -5, codes(I8, 4), codes(I16, 4), -25),
-        ),
+        "with_bias": lambda: (codes(I32, 2, 4, 3, 3), 100, -5, state(4)),
         "channel_sum": lambda: (codes(I16, 2, 4, 3, 3), -5),
         "channel_sum by rows": lambda: (codes(I32, 3, 4), BY_ROWS.clone()),
         "channel_sum of products": lambda: (codes(I16, 3, 4), BY_ROWS.clone(), codes(I8, 3, 4)),
         "with_bias by rows": lambda: (
-            *(codes(I32, 2, 4, 3, 3), 0, codes(I64, 2, 4, 1, 1, high=9)),
-            *(codes(I8, 4), codes(I16, 4), -25),
+            *(codes(I32, 2, 4, 3, 3), 0, codes(I64, 2, 4, 1, 1, high=9), state(4)),
         ),
         "input_gradient by rows": lambda: (
             *(codes(I16, 2, 4, 3, 3), codes(I8, 4, 3, 3, 3), CONV),

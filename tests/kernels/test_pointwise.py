@@ -489,7 +489,7 @@ def test_with_bias(k, shape, exponent, limit, threads):
     ]
     largest = max(map(abs, flat(acc)))
     for v in layouts(acc):
-        actual, top, e = k.with_bias(v.clone(), largest, exponent, codes_w, delayed, e_b)
+        actual, top, e = k.with_bias(v.clone(), largest, exponent, (codes_w, delayed, e_b))
         assert e == common
         assert_same(actual, expected, flat(acc))
         assert top == max(map(abs, expected))

@@ -36,7 +36,7 @@ def test_a_routine_runs_again_on_other_codes_and_exponents(recorder):
     def computed(x, e_x, e_w):
         k = kernels.of(x)
         acc, largest = k.conv(x, w, shape)
-        acc, largest, exponent = k.with_bias(acc, largest, e_x + e_w, b, a, e_w - 15)
+        acc, largest, exponent = k.with_bias(acc, largest, e_x + e_w, (b, a, e_w - 15))
         return k.requantize(acc, largest, exponent, 8)
 
     recorder.made(x)

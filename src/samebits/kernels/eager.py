@@ -33,9 +33,11 @@ from samebits.kernels.protocol import (
     CellLayer,
     CellStates,
     Entropy,
+    Found,
     Part,
     SGDTerms,
     Shares,
+    State,
     Sum,
     WholePart,
 )
@@ -209,16 +211,9 @@ class Eager(BatchNorms):
     def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
         return self._sum(self.scale(acc, exponent) + per_channel(bias, acc))
 
-    def with_bias(
-        self,
-        acc: Tensor,
-        largest: int,
-        exponent: Exponent,
-        codes: Tensor,
-        delayed: Tensor,
-        e_b: int,
-    ) -> tuple[Tensor, int, Exponent]:
+    def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
         """Both scaled to the common exponent, the sum exact."""
+        codes, delayed, e_b = bias
         value = self.joint(codes, delayed)
         length = self.largest_of(value).bit_length()
         if length == 0:
@@ -226,8 +221,8 @@ class Eager(BatchNorms):
         least = e_b + length - 30
         if isinstance(exponent, Tensor):
             own = exponent.clamp(min=least)
-            bias = rows.scale(per_channel(value, acc), e_b - own)
-            return self.scale(acc, exponent - own) + bias, 0, own
+            addend = rows.scale(per_channel(value, acc), e_b - own)
+            return self.scale(acc, exponent - own) + addend, 0, own
         common = max(exponent, least)
         return *self.add_bias(acc, exponent - common, self.scale(value, e_b - common)), common
 
@@ -307,9 +302,7 @@ class Eager(BatchNorms):
         acc, _, exponent = self.add_sums(a, ea, b, eb)
         return self.clamped(acc, exponent, clip, bits)
 
-    def add_sums(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
-    ) -> tuple[Tensor, int, Exponent]:
+    def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
         exponent: Exponent
         if isinstance(ea, int) and isinstance(eb, int):
             live = [e for codes, e in ((a, ea), (b, eb)) if self.largest_of(codes)]

@@ -45,7 +45,9 @@ from samebits.kernels.protocol import (
     CODE_TYPE,
     HASH_BLOCK,
     Entropy,
+    Found,
     Part,
+    State,
     Sum,
 )
 from samebits.kernels.rows import Exponent
@@ -174,46 +176,35 @@ class Native(NativePools):
         self._run(self._c.samebits_weight_gradient, *operands, *places)
         return nchw(dw), largest[0]
 
-    def with_bias(
-        self,
-        acc: Tensor,
-        largest: int,
-        exponent: Exponent,
-        codes: Tensor,
-        delayed: Tensor,
-        e_b: int,
-    ) -> tuple[Tensor, int, Exponent]:
+    def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
         """32-bit sums in place; others in torch."""
         if acc.dtype != I32:
-            return super().with_bias(acc, largest, exponent, codes, delayed, e_b)
+            return super().with_bias(acc, largest, exponent, bias)
         if isinstance(exponent, Tensor):
-            return self._with_bias_rows(acc, exponent, codes, delayed, e_b)
-        sums = rows(acc)
-        channels = codes.numel()
+            return self._with_bias_rows(acc, exponent, bias)
+        sums, channels = rows(acc), bias[0].numel()
         top, common = self._out(), self._out()
         values = sums.new_empty(channels)
         n = sums.numel() // channels
         of_sums = (pointer(sums, n * channels, I32), n, channels)
-        places = (self._at(largest), self._at(exponent), self._at(e_b))
-        state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
+        codes, delayed, e_b = self._state(bias, channels)
+        places = (self._at(largest), self._at(exponent), e_b, codes, delayed)
         found = (pointer(values, channels, I32), top, common, _threads())
-        self._run(self._c.samebits_with_bias, *of_sums, *places, *state, *found)
+        self._run(self._c.samebits_with_bias, *of_sums, *places, *found)
         return unrows(sums), top[0], common[0]
 
-    def _with_bias_rows(
-        self, acc: Tensor, exponent: Tensor, codes: Tensor, delayed: Tensor, e_b: int
-    ) -> tuple[Tensor, int, Exponent]:
+    def _with_bias_rows(self, acc: Tensor, exponent: Tensor, bias: State) -> Found:
         """Exponents [n, co, 1, 1], or of vectors [..., co]; channels may share them."""
-        channels = codes.numel()
+        channels = bias[0].numel()
         sums, e = rows(acc), rows(exponent)
         n = sums.numel() // channels
         count = len(acc) if acc.dim() == 4 else n
         columns = 1 if e.shape[-1] == 1 else channels
         values, own = sums.new_empty(channels), torch.empty_like(e)
-        state = (pointer(codes, channels, I8), pointer(delayed, channels, I16))
+        codes, delayed, e_b = self._state(bias, channels)
         self._run(
             *(self._c.samebits_with_bias_rows, pointer(sums, n * channels, I32), n, channels),
-            *(pointer(e, count * columns, I64), count, columns, self._at(e_b), *state),
+            *(pointer(e, count * columns, I64), count, columns, e_b, codes, delayed),
             *(pointer(values, channels, I32), pointer(own, count * columns, I64), _threads()),
         )
         return unrows(sums), 0, unrows(own)

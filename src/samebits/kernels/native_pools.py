@@ -33,7 +33,7 @@ from samebits.kernels.memory import (
 )
 from samebits.kernels.native_norm import NativeNorm
 from samebits.kernels.native_parts import BITS_OF, sums
-from samebits.kernels.protocol import BITS, CODE_TYPE, Part, Sum
+from samebits.kernels.protocol import BITS, CODE_TYPE, Found, Part, Sum
 from samebits.kernels.rows import Exponent
 
 _threads = torch.get_num_threads
@@ -108,9 +108,7 @@ class NativePools(NativeNorm):
         mask = self._new_mask(a)
         return self._add(*operands, clip, bits, mask), mask
 
-    def add_sums(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
-    ) -> tuple[Tensor, int, Exponent]:
+    def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
         if (operands := self._addends(dense(a), ea, b, eb)) is None:
             return super().add_sums(a, ea, b, eb)
         words, held, (addend, *_) = operands

@@ -57,7 +57,7 @@ Part = tuple[Tensor, Exponent]  # codes and their exponent
 WholePart = tuple[Tensor, int]  # of a tensor that has one exponent
 State = tuple[Tensor, Tensor, int]  # W and A of a weight, and the exponent of their joint value
 Sum = tuple[Tensor, int]  # exact integers and their largest magnitude
-Shifts = tuple[Exponent, Exponent]
+Found = tuple[Tensor, int, Exponent]  # sums, their largest magnitude, and their exponent
 CODE_TYPE = {
     bits: torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
     for bits in CODE_MAX
@@ -309,18 +309,10 @@ class Kernels(Protocol):
     def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
         """rne(acc * 2**exponent) + bias[channel]; acc [n, co, ...], bias int64 [co]."""
 
-    def with_bias(
-        self,
-        acc: Tensor,
-        largest: int,
-        exponent: Exponent,
-        codes: Tensor,
-        delayed: Tensor,
-        e_b: int,
-    ) -> tuple[Tensor, int, Exponent]:
-        """(acc, largest, exponent) with a bias J * 2**e_b added, J the joint value of its state.
+    def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
+        """(acc, largest, exponent) with a bias [co] added, J * 2**e of its state.
 
-        codes int8 and delayed int16, [co]. The common exponent leaves J at most 30 bits, so that a
+        The common exponent leaves J at most 30 bits, so that a
         sum below 2**30 and a bias below 2**30 still fit int32. Both are rounded to it. A bias that
         is all zeros changes nothing. int32 `acc` may be written in place.
         """
@@ -550,9 +542,7 @@ class Kernels(Protocol):
     ) -> tuple[Part, Tensor]:
         """a + b of 8-bit codes, the sums of `add`, `clamped`."""
 
-    def add_sums(
-        self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent
-    ) -> tuple[Tensor, int, Exponent]:
+    def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
         """The sums of `add` themselves, their largest magnitude and exponent."""
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels.geometry import Window, pair
+from samebits.kernels.geometry import Window
 from samebits.train import advice, hooks, layers
 from samebits.train.callers import CONVERTED
 from samebits.train.given import check_model
 from samebits.train.islands import island_of
 from samebits.train.operations.indexing import pixel_shuffle, pixel_unshuffle, unflatten
 from samebits.train.operations.layer_norm import DEFAULT_EPS
-from samebits.train.operations.pointwise import line
+from samebits.train.operations.pointwise import line, sides
 from samebits.train.operations.resampling import MODES, pad
 from samebits.train.roots import eps_of_norm
 from samebits.train.state import refuse_wrong
@@ -97,20 +97,19 @@ def _linear(m: nn.Linear, name: str, how: Choices) -> nn.Module:
 def _conv(m: nn.Conv1d | nn.Conv2d, name: str, how: Choices) -> nn.Module:
     """A Conv1d or 2d; a padding of other numbers, or that is uneven, comes before it (14.4)."""
     spans = [d * (k - 1) for d, k in zip(m.dilation, m.kernel_size, strict=True)]
-    sides = {"valid": [(0, 0) for _ in spans], "same": [(s // 2, s - s // 2) for s in spans]}.get(
+    pads = {"valid": [(0, 0) for _ in spans], "same": [(s // 2, s - s // 2) for s in spans]}.get(
         str(m.padding), [(p, p) for p in m.padding if isinstance(p, int)]
     )
-    padding, around = tuple(low for low, _ in sides), None
-    if m.padding_mode != "zeros" or any(low != high for low, high in sides):
+    padding, around = tuple(low for low, _ in pads), None
+    if m.padding_mode != "zeros" or any(low != high for low, high in pads):
         mode = "constant" if m.padding_mode == "zeros" else m.padding_mode
-        around = (tuple(itertools.chain(*reversed(sides))), mode)
-        padding = (0,) * len(sides)
+        around = (tuple(itertools.chain(*reversed(pads))), mode)
+        padding = (0,) * len(pads)
     weight, bias = _parameters(m, name, how)
-    if isinstance(m, nn.Conv1d):
-        sizes = line(m.stride), line(padding, 0), line(m.dilation)
-        return layers.Conv1d(weight, bias, *sizes, m.groups, around)
-    sizes = pair(m.stride), pair(padding), pair(m.dilation)
-    return layers.Conv2d(weight, bias, *sizes, m.groups, around)
+    rank = m.weight.dim()
+    sizes = sides(rank, m.stride), sides(rank, padding, 0), sides(rank, m.dilation)
+    kind = layers.Conv1d if rank == 3 else layers.Conv2d
+    return kind(weight, bias, *sizes, m.groups, around)
 
 
 def _conv_transpose(
@@ -120,12 +119,12 @@ def _conv_transpose(
     fits = all(more < step for more, step in sizes)
     _require(fits, f"output_padding {m.output_padding}, expected below the stride {m.stride}")
     weight, bias = _parameters(m, name, how)
-    if isinstance(m, nn.ConvTranspose1d):
-        extra = line(m.output_padding, 0)
-        along = line(m.stride), line(m.padding, 0), extra, line(m.dilation)  # type: ignore[arg-type]
-        return layers.ConvTranspose1d(weight, bias, *along, m.groups)
-    image = pair(m.stride), pair(m.padding), pair(m.output_padding), pair(m.dilation)  # type: ignore[arg-type]
-    return layers.ConvTranspose2d(weight, bias, *image, m.groups)
+    rank = m.weight.dim()
+    padding, extra = (sides(rank, size, 0) for size in (m.padding, m.output_padding))
+    kind = layers.ConvTranspose1d if rank == 3 else layers.ConvTranspose2d
+    return kind(
+        weight, bias, sides(rank, m.stride), padding, extra, sides(rank, m.dilation), m.groups
+    )
 
 
 def _upsample(m: nn.Upsample, name: str, how: Choices) -> nn.Module:
@@ -222,10 +221,9 @@ def _attention(m: nn.MultiheadAttention, name: str, how: Choices) -> nn.Module:
 def _window(m: Any) -> Window:
     """The geometry of a pool, whose windows never hold padding alone: PyTorch's own rule, which it
     checks when the layer runs."""
-    if isinstance(m, nn.MaxPool1d | nn.AvgPool1d):
-        kernel, stride, padding = line(m.kernel_size), line(m.stride), line(m.padding, 0)
-    else:
-        kernel, stride, padding = pair(m.kernel_size), pair(m.stride), pair(m.padding)
+    rank = 3 if isinstance(m, nn.MaxPool1d | nn.AvgPool1d) else 4
+    kernel, stride = sides(rank, m.kernel_size), sides(rank, m.stride)
+    padding = sides(rank, m.padding, 0)
     sizes = zip(padding, kernel, strict=True)
     _require(all(2 * p <= k for p, k in sizes), "padding beyond half the window")
     return Window(kernel, stride, padding, m.ceil_mode)

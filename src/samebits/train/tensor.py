@@ -256,7 +256,20 @@ class _MissingError(UnsupportedError):
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""PyTorch functions on BFP tensors, e.g. torch.add -> residual addition; `pointwise` fills it."""
+"""PyTorch functions on BFP tensors, e.g. torch.add -> residual addition; `offer` fills it."""
+_HOMES: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "functional": torch.nn.functional}
+
+
+def offer(handler: Callable[..., Any], *names: str) -> None:
+    """Let PyTorch call a handler for BFP tensors.
+
+    names: of functions of torch and torch.nn.functional, and of methods of tensors, all that have
+    the name; or of one alone, "Tensor.view"
+    """
+    for name in names:
+        home, _, own = name.rpartition(".")
+        places = [_HOMES[home]] if home else _HOMES.values()
+        FUNCTIONS.update({getattr(at, own): handler for at in places if hasattr(at, own)})
 
 
 class BFPParameter(BFPTensor):

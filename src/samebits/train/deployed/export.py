@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from fractions import Fraction
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -20,11 +18,6 @@ from torch import Tensor, nn
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.ops import Attributes
-from samebits.kernels import Window
-from samebits.kernels.averages import Averages
-from samebits.kernels.clamps import limit_of
-from samebits.spec import formats
-from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.attention import NARROW16, SCORE_BITS, constant16
 from samebits.train.deployed.deploy import (
     INPUT,
@@ -34,14 +27,14 @@ from samebits.train.deployed.deploy import (
     deployed,
     run,
 )
-from samebits.train.deployed.export_attention import RULES as OPERATORS
+from samebits.train.deployed.export_operators import RULES as OPERATORS
 from samebits.train.deployed.export_recurrent import (
     cell,
     has_states,
     is_recurrent,
     one_step,
 )
-from samebits.train.deployed.nodes import Array, Nodes, binary32
+from samebits.train.deployed.nodes import Array, Nodes, Operators, binary32
 from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import (
     Factor,
@@ -192,10 +185,9 @@ class _Writer:
             value = self.recurrent(path, inputs[0], step)
         elif step.operation in _OF_PRODUCTS:
             value = self.products(path, inputs, step)
-        elif step.operation in _RULES:
-            value = _RULES[step.operation](self, path, inputs, *step.arguments)
         else:
-            value = OPERATORS[step.operation](self.nodes, path, inputs, *step.arguments)
+            at = Operators(self.nodes, path, inputs)
+            value = OPERATORS[step.operation](at, *step.arguments)
         if step.operation is addition.ADD and step.output.bits > SCORE_BITS:
             self.check_terms(path, step)
         dtype = _ROUNDED.get(step.operation, "int8" if step.output.bits <= 8 else "")
@@ -352,84 +344,6 @@ class _Writer:
         attributes = {**attributes, "output_padding": extra}
         return self.builder.add("ConvTranspose", names, attributes, path)
 
-    def batch_norm(self, path: str, inputs: Sequence[str], x: BFPValue, *arguments: Any) -> str:
-        gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
-        m, b, exponent = normalization.frozen_affine(
-            gamma, beta, running_mean, running_var, eps, x.whole()[1]
-        )
-        shape = (1, -1, *([1] * (x.dim() - 2)))
-        factor = binary32(path, m.tolist(), exponent - x.whole()[1]).reshape(shape)
-        shift = binary32(path, b.tolist(), exponent).reshape(shape)
-        factor_name = self.builder.constant(f"{path}.factor", factor)
-        product = self.builder.add("Mul", [*inputs, factor_name], name=f"{path}.mul")
-        shift_name = self.builder.constant(f"{path}.shift", shift)
-        return self.builder.add("Add", [product, shift_name], name=path)
-
-    def relu(self, path: str, inputs: Sequence[str], x: BFPValue, clip: int) -> str:
-        if not clip:
-            return self.builder.add("Relu", inputs, name=path)
-        code = min(limit_of(clip, x.whole()[1]), 127)
-        bounds = {"min": 0.0, "max": math.ldexp(code, x.whole()[1])}
-        return self.builder.add("Clip", inputs, bounds, path)
-
-    def activation(
-        self, path: str, inputs: Sequence[str], x: BFPValue, name: str, parameter: float | None
-    ) -> str:
-        function = ACTIVATIONS[name]
-        if function.operator == "Swish":  # newer than the opsets that others read
-            sigmoid = self.builder.add("Sigmoid", inputs, name=f"{path}.sigmoid")
-            return self.builder.add("Mul", [*inputs, sigmoid], name=path)
-        given = function.parameters(None if parameter is None else Fraction(parameter))
-        attributes: Attributes = {
-            key: float(np.float32(float(value))) if isinstance(value, Fraction) else value
-            for key, value in given.items()  # as ONNX stores numbers
-        }
-        return self.builder.add(function.operator, inputs, attributes, path)
-
-    def max_pool(self, path: str, inputs: Sequence[str], x: BFPValue, window: Window) -> str:
-        return self.builder.add("MaxPool", inputs, _pool(window, x), path)
-
-    def average_pool(self, path: str, inputs: Sequence[str], x: BFPValue, means: Averages) -> str:
-        """The mean over all of a window, or over what lies in the image, and what makes it that by
-        another divisor. Windows of several sizes that count padding get it as part of the image."""
-        window = means.window
-        if window is None:
-            raise UnsupportedError(
-                f"{path}: expected an adaptive pool whose windows have one size and one step, "
-                f"found {len(means.rows)}x{len(means.columns)} of an image "
-                f"{tuple(x.shape[2:])}: ONNX has no such pool; use an output size that divides the "
-                "image's"
-            )
-        whole = means.factors is None and means.common == window.size
-        if whole and window.kernel == tuple(x.shape[2:]) and window.padding == (0, 0):
-            return self.builder.add("GlobalAveragePool", inputs, name=path)
-        attributes = {**_pool(window, x), "count_include_pad": 1}
-        if not whole and means.counts_image:
-            attributes["count_include_pad"] = 0
-        elif means.factors is not None:
-            top, left = window.padding
-            pads = {"pads": (0, 0, top, left) * 2}
-            inputs = [self.builder.add("Pad", inputs, pads, f"{path}.pad")]
-            bottom, right = window.ends(*x.shape[2:])
-            attributes["pads"] = (0, 0, bottom - top, right - left)
-            attributes["count_include_pad"] = 0
-        elif not whole:
-            value = self.builder.add("AveragePool", inputs, attributes, f"{path}.mean")
-            factor = self.builder.constant(f"{path}.factor", _quotient(path, window, means))
-            return self.builder.add("Mul", [value, factor], name=path)
-        return self.builder.add("AveragePool", inputs, attributes, path)
-
-    def multiply(self, path: str, inputs: Sequence[str], *operands: BFPValue) -> str:
-        return self.builder.add("Mul", inputs, name=path)
-
-    def scale(self, path: str, inputs: Sequence[str], x: BFPValue, factor: float) -> str:
-        m, by = formats.signed_coefficient(factor)
-        name = self.builder.constant(f"{path}.factor", binary32(path, [m], by).reshape(()))
-        return self.builder.add("Mul", [*inputs, name], name=path)
-
-    def concat(self, path: str, inputs: Sequence[str], dim: int, *tensors: BFPValue) -> str:
-        return self.builder.add("Concat", inputs, {"axis": dim % tensors[0].dim()}, path)
-
     def recurrent(self, path: str, value: str, step: DeployedOperation) -> str:
         where = f"{path}.{self.layers}"
         self.layers += 1
@@ -438,16 +352,6 @@ class _Writer:
         return output
 
 
-_RULES: dict[TrainingOperation, Callable[..., str]] = {
-    normalization.BATCH_NORM: _Writer.batch_norm,
-    activations.RELU: _Writer.relu,
-    activations.TABLE: _Writer.activation,
-    pooling.MAX_POOL: _Writer.max_pool,
-    pooling.AVERAGE_POOL: _Writer.average_pool,
-    pointwise.CONCAT: _Writer.concat,
-    MULTIPLY: _Writer.multiply,
-    SCALE: _Writer.scale,
-}
 _OF_PRODUCTS = (PRODUCTS, TRANSPOSED_PRODUCTS)
 _BEFORE_RELU = (
     PRODUCTS,
@@ -467,8 +371,7 @@ _ROUNDED = {NARROW16: "int16", SOFTMAX: "uint16"}
 
 def has_operators(operation: TrainingOperation) -> bool:
     """Whether an operation has a form in graphs."""
-    known = operation in _OF_PRODUCTS or operation in _RULES or operation in OPERATORS
-    return known or has_states(operation)
+    return operation in _OF_PRODUCTS or operation in OPERATORS or has_states(operation)
 
 
 def _needed(steps: Sequence[DeployedOperation], output: BFPValue) -> list[DeployedOperation]:
@@ -519,23 +422,3 @@ def _stored(tensor: BFPValue) -> tuple[Array, list[int]]:
             f"{tuple(tensor.shape)} that forward() computes; narrow it by a layer"
         )
     return codes.cpu().contiguous().numpy().astype(dtype), [exponent]
-
-
-def _pool(window: Window, x: BFPValue) -> dict[str, Any]:
-    """The attributes of a pool of x, with the pads that its last windows need."""
-    pads = (*window.padding, *window.ends(*x.shape[2:]))
-    sizes = {"kernel_shape": window.kernel, "strides": window.stride, "pads": pads}
-    return {**sizes, "dilations": (1, 1)}
-
-
-def _quotient(path: str, window: Window, means: Averages) -> Array:
-    """The factor that makes a mean over all of a window one by a divisor of its own."""
-    ratio = Fraction(window.size, means.common)
-    by = ratio.denominator.bit_length() - 1
-    if ratio.denominator != 1 << by:
-        raise UnsupportedError(
-            f"{path}: expected a divisor_override whose quotient with the {window.size} positions "
-            f"of the window float32 holds, found {means.common}; use a power of two times as many "
-            "or one of their divisors"
-        )
-    return binary32(path, [ratio.numerator], -by).reshape(())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,36 @@ class Nodes:
     real: Callable[[str, Array], str]
     constant: Callable[[str, Any, Sequence[int]], str]
     rounded: Callable[[str, str, int, str], str]
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Appends the operators of one step of a run.
+
+    path:   of the step, which names them
+    inputs: float32 values of the activations that it reads
+    """
+
+    nodes: Nodes
+    path: str
+    inputs: Sequence[str]
+
+    def add(
+        self,
+        operator: str,
+        attributes: Mapping[str, Any] | None = None,
+        inputs: Sequence[str] | None = None,
+        part: str = "",
+    ) -> str:
+        """The value of an operator of the step's inputs, or of others; part: of the step, which
+        one before its last has as a name."""
+        path = f"{self.path}.{part}" if part else self.path
+        given = self.inputs if inputs is None else inputs
+        return self.nodes.add(operator, given, attributes or {}, path)
+
+    def real(self, part: str, values: Array) -> str:
+        """Constants of the step."""
+        return self.nodes.real(f"{self.path}.{part}", values)
 
 
 def binary32(path: str, codes: Sequence[int], exponent: int) -> Array:

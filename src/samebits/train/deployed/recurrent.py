@@ -290,9 +290,9 @@ class _Watched(GruCell):
 
     found: list[Part] = field(default_factory=list)
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
-        self.found.append(gates_of(values, lookup).m)
-        return super().after(values, before, lookup)
+    def after(self, values: Values, before: Part) -> tuple[Part, Part]:
+        self.found.append(gates_of(values).m)
+        return super().after(values, before)
 
 
 def _largest(parts: Sequence[Part]) -> int | None:

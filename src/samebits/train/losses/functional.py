@@ -6,6 +6,9 @@ functions. An argument that is not computed here is an error that names it.
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
@@ -54,50 +57,15 @@ class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
         )
 
 
-def _refuse(what: str, **arguments: Any) -> None:
-    """UnsupportedError for an argument of PyTorch's that is given and has no meaning here."""
-    for name, value in arguments.items():
-        if value is not None:
-            advice = "use reduction" if name in ("size_average", "reduce") else "leave it out"
-            raise UnsupportedError(
-                f"{what}: expected no {name} for a BFP tensor, found {type(value).__name__}; "
-                f"{advice}"
-            )
-
-
-def _cross_entropy(
-    input: BFPTensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = IGNORED,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
-    """`cross_entropy` with the arguments of PyTorch's, in its order."""
-    _refuse("cross-entropy", size_average=size_average, reduce=reduce)
-    return cross_entropy(
-        input,
-        target,
-        weight,
-        ignore_index=ignore_index,
-        reduction=reduction,
-        label_smoothing=label_smoothing,
-    )
-
-
 def _nll(
     input: BFPTensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: bool | None = None,
+    *,
     ignore_index: int = IGNORED,
-    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """`cross_entropy` of the logits in log-probabilities. UnsupportedError for another input."""
-    _refuse("nll_loss", size_average=size_average, reduce=reduce)
     if not isinstance(input, BFPTensor) or input.along is None or target.is_floating_point():
         raise UnsupportedError(
             "nll_loss: expected what log_softmax gives, and class indices, found "
@@ -106,76 +74,38 @@ def _nll(
     return cross_entropy(input, target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
-def _binary_cross_entropy(
-    input: BFPTensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    pos_weight: Tensor | None = None,
-) -> Tensor:
-    _refuse("binary cross-entropy", weight=weight, size_average=size_average, reduce=reduce)
-    return binary_cross_entropy_with_logits(
-        input, target, pos_weight=pos_weight, reduction=reduction
-    )
+def _of_torch(
+    function: Callable[..., Tensor], ours: Callable[..., Tensor], what: str
+) -> Callable[..., Tensor]:
+    """A loss of ours with the arguments of PyTorch's, in its order.
+
+    UnsupportedError for one that is given and that ours has not.
+    """
+    signature, taken = inspect.signature(function), inspect.signature(ours).parameters
+
+    @functools.wraps(function)
+    def compute(*args: Any, **options: Any) -> Tensor:
+        given = signature.bind(*args, **options).arguments
+        sides = given.pop("input"), given.pop("target")
+        for name in [name for name in given if name not in taken]:
+            if (value := given.pop(name)) is not None:
+                advice = "use reduction" if name in ("size_average", "reduce") else "leave it out"
+                raise UnsupportedError(
+                    f"{what}: expected no {name} for a BFP tensor, found {type(value).__name__}; "
+                    f"{advice}"
+                )
+        return ours(*sides, **given)
+
+    return compute
 
 
-def _mse(
-    input: BFPTensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
-    _refuse("mse", size_average=size_average, reduce=reduce, weight=weight)
-    return mse_loss(input, target, reduction=reduction)
-
-
-def _l1(
-    input: BFPTensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
-    _refuse("l1", size_average=size_average, reduce=reduce, weight=weight)
-    return l1_loss(input, target, reduction=reduction)
-
-
-def _smooth_l1(
-    input: BFPTensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Tensor:
-    _refuse("smooth l1", size_average=size_average, reduce=reduce)
-    return smooth_l1_loss(input, target, reduction=reduction, beta=beta)
-
-
-def _huber(
-    input: BFPTensor,
-    target: Tensor,
-    reduction: str = "mean",
-    delta: float = 1.0,
-    weight: Tensor | None = None,
-) -> Tensor:
-    _refuse("huber", weight=weight)
-    return huber_loss(input, target, reduction=reduction, delta=delta)
-
-
-FUNCTIONS.update(
-    {
-        F.cross_entropy: _cross_entropy,
-        F.nll_loss: _nll,
-        F.binary_cross_entropy_with_logits: _binary_cross_entropy,
-        F.mse_loss: _mse,
-        F.l1_loss: _l1,
-        F.smooth_l1_loss: _smooth_l1,
-        F.huber_loss: _huber,
-    }
-)
+for _function, _ours, _what in (
+    (F.cross_entropy, cross_entropy, "cross-entropy"),
+    (F.nll_loss, _nll, "nll_loss"),
+    (F.binary_cross_entropy_with_logits, binary_cross_entropy_with_logits, "binary cross-entropy"),
+    (F.mse_loss, mse_loss, "mse"),
+    (F.l1_loss, l1_loss, "l1"),
+    (F.smooth_l1_loss, smooth_l1_loss, "smooth l1"),
+    (F.huber_loss, huber_loss, "huber"),
+):
+    FUNCTIONS[_function] = _of_torch(_function, _ours, _what)

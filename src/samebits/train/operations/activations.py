@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
@@ -19,7 +18,7 @@ from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8, as_sums
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, Move
 
 _Saved = tuple[Tensor, torch.Size, tuple[Move, ...]]
@@ -51,14 +50,14 @@ def _clamp_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
 RELU = TrainingOperation("Relu", _clamp, _clamp_gradient, saves=True)
 
 
-def relu(x: BFPTensor) -> BFPTensor:
+def relu(x: BFPTensor, inplace: bool = False) -> BFPTensor:
     """max(x, 0): of exact sums rounded once, of bfp8 at the same exponent."""
-    return RELU(as_sums(x, "relu"), 0)
+    return _in_place(x, RELU(as_sums(x, "relu"), 0), inplace)
 
 
-def relu6(x: BFPTensor) -> BFPTensor:
+def relu6(x: BFPTensor, inplace: bool = False) -> BFPTensor:
     """min(max(x, 0), 6 rounded to the input's grid), as `relu`."""
-    return RELU(as_sums(x, "relu6"), 6)
+    return _in_place(x, RELU(as_sums(x, "relu6"), 6), inplace)
 
 
 def _table(x: BFPValue, name: str, parameter: float | None) -> BFPValue:
@@ -144,14 +143,6 @@ def _changing(function: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
     return lambda x, *options: x.replaced_by(function(x, *options))
 
 
-def _relu(x: BFPTensor, inplace: bool = False) -> BFPTensor:
-    return _in_place(x, relu(x), inplace)
-
-
-def _relu6(x: BFPTensor, inplace: bool = False) -> BFPTensor:
-    return _in_place(x, relu6(x), inplace)
-
-
 def _leaky_relu(x: BFPTensor, negative_slope: float = 0.01, inplace: bool = False) -> BFPTensor:
     return _in_place(x, activation(x, "leaky_relu", negative_slope), inplace)
 
@@ -160,29 +151,17 @@ def _elu(x: BFPTensor, alpha: float = 1.0, inplace: bool = False) -> BFPTensor:
     return _in_place(x, activation(x, "elu", alpha), inplace)
 
 
-FUNCTIONS.update(
-    {
-        torch.relu: relu,
-        torch.Tensor.relu: relu,
-        functional.relu: _relu,
-        functional.relu6: _relu6,
-        functional.leaky_relu: _leaky_relu,
-        functional.elu: _elu,
-        **{f: _changing(relu) for f in (torch.relu_, torch.Tensor.relu_)},
-        **{f: _changing(_of_name("tanh")) for f in (torch.tanh_, torch.Tensor.tanh_)},
-        **{f: _changing(_of_name("sigmoid")) for f in (torch.sigmoid_, torch.Tensor.sigmoid_)},
-        functional.leaky_relu_: _changing(_leaky_relu),
-        functional.elu_: _changing(_elu),
-        functional.gelu: gelu,
-        functional.softplus: softplus,
-        functional.silu: _of_name("silu"),
-        functional.mish: _of_name("mish"),
-        functional.hardswish: _of_name("hardswish"),
-        functional.hardsigmoid: _of_name("hardsigmoid"),
-        **{f: _of_name("tanh") for f in (torch.tanh, torch.Tensor.tanh, functional.tanh)},
-        **{
-            f: _of_name("sigmoid")
-            for f in (torch.sigmoid, torch.Tensor.sigmoid, functional.sigmoid)
-        },
-    }
-)
+offer(gelu, "gelu")
+offer(softplus, "softplus")
+offer(relu6, "functional.relu6")
+_WITH_CHANGING: dict[str, Callable[..., BFPTensor]] = {
+    **{name: _of_name(name) for name in ("tanh", "sigmoid")},
+    "relu": relu,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+}
+for _name, _function in _WITH_CHANGING.items():
+    offer(_function, _name)
+    offer(_changing(_function), f"{_name}_")
+for _name in ("silu", "mish", "hardswish", "hardsigmoid"):
+    offer(_of_name(_name), f"functional.{_name}")

@@ -16,7 +16,7 @@ from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.shifts import largest_shifts
 from samebits.train.sums import Found, Rounded, Sums
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32, combined
 
 EXCLUDING = -(2.0**15)
@@ -116,25 +116,9 @@ def subtract_in_place(a: Tensor, b: Any, *, alpha: float = 1) -> BFPTensor:
     return add_in_place(a, b, alpha=-alpha)
 
 
-FUNCTIONS.update(
-    {
-        torch.Tensor.add_: add_in_place,
-        torch.Tensor.__iadd__: add_in_place,
-        **dict.fromkeys(
-            (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__), add
-        ),
-        **dict.fromkeys(
-            (
-                *(torch.sub, torch.Tensor.sub, torch.Tensor.__sub__),
-                *(torch.subtract, torch.Tensor.subtract),
-            ),
-            subtract,
-        ),
-        torch.addcmul: addcmul,
-        torch.Tensor.addcmul: addcmul,
-        torch.rsub: subtract_from,
-        torch.Tensor.__rsub__: subtract_from,
-        torch.Tensor.sub_: subtract_in_place,
-        torch.Tensor.__isub__: subtract_in_place,
-    }
-)
+offer(add, "add", "__add__", "__radd__")
+offer(subtract, "sub", "subtract", "__sub__")
+offer(subtract_from, "rsub", "__rsub__")
+offer(addcmul, "addcmul")
+offer(add_in_place, "add_", "__iadd__")
+offer(subtract_in_place, "sub_", "__isub__")

@@ -12,7 +12,7 @@ from samebits.errors import UnsupportedError
 from samebits.train.operations.copies import copies
 from samebits.train.operations.indexing import indexed, permute, selected, split
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 
 
 def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
@@ -178,21 +178,18 @@ def dstack(tensors: Sequence[Any]) -> BFPTensor:
     return concat([x[:, :, None] if x.dim() == 2 else x for x in rows], 2)
 
 
-for _names, _handler in (
-    ((torch.vstack, torch.row_stack), vstack),
-    ((torch.hstack,), hstack),
-    ((torch.dstack,), dstack),
-    ((torch.Tensor.repeat,), repeat),
-    ((torch.index_select, torch.Tensor.index_select), index_select),
-    ((torch.flip, torch.Tensor.flip), flip),
-    ((torch.tile, torch.Tensor.tile), tile),
-    ((torch.repeat_interleave, torch.Tensor.repeat_interleave), repeat_interleave),
-    ((torch.movedim, torch.moveaxis, torch.Tensor.movedim, torch.Tensor.moveaxis), movedim),
-    ((torch.ravel, torch.Tensor.ravel), ravel),
-    ((torch.Tensor.reshape_as, torch.Tensor.view_as), reshape_as),
-    ((torch.narrow, torch.Tensor.narrow), narrow),
-    ((torch.select, torch.Tensor.select), select),
-    ((torch.split_with_sizes, torch.Tensor.split_with_sizes), split),
-    ((torch.tensor_split, torch.Tensor.tensor_split), tensor_split),
-):
-    FUNCTIONS.update(dict.fromkeys(_names, _handler))
+offer(vstack, "vstack", "row_stack")
+offer(hstack, "hstack")
+offer(dstack, "dstack")
+offer(repeat, "repeat")
+offer(index_select, "index_select")
+offer(flip, "flip")
+offer(tile, "tile")
+offer(repeat_interleave, "repeat_interleave")
+offer(movedim, "movedim", "moveaxis")
+offer(ravel, "ravel")
+offer(reshape_as, "reshape_as", "view_as")
+offer(narrow, "narrow")
+offer(select, "select")
+offer(split, "split_with_sizes")
+offer(tensor_split, "tensor_split")

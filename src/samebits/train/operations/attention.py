@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits.errors import UnsupportedError
 from samebits.train.operation import TrainingOperation
@@ -19,7 +18,7 @@ from samebits.train.operations.multiplication import scale
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import functional_dropout
 from samebits.train.operations.softmax import mask, softmax
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue
 
 
@@ -136,6 +135,6 @@ def join_heads(x: BFPTensor, heads: int) -> BFPTensor:
     return JOIN_HEADS(as_bfp(x, "attention"), heads)
 
 
-FUNCTIONS[functional.scaled_dot_product_attention] = scaled_dot_product_attention
+offer(scaled_dot_product_attention, "scaled_dot_product_attention")
 # torch.nn.TransformerEncoder asks, in evaluation, whether it may leave out what is padded.
-FUNCTIONS[torch._nested_tensor_from_mask_left_aligned] = lambda x, padding: False
+offer(lambda x, padding: False, "_nested_tensor_from_mask_left_aligned")

@@ -15,7 +15,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue
 
 GATHERED = 55
@@ -137,11 +137,6 @@ def broadcast_to(x: BFPTensor, size: Sequence[int]) -> BFPTensor:
     return expand(x, size)
 
 
-FUNCTIONS.update(
-    {
-        torch.Tensor.expand: expand,
-        torch.Tensor.expand_as: expand_as,
-        torch.Tensor.broadcast_to: broadcast_to,
-        torch.broadcast_to: broadcast_to,
-    }
-)
+offer(expand, "expand")
+offer(expand_as, "expand_as")
+offer(broadcast_to, "broadcast_to")

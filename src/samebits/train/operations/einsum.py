@@ -7,7 +7,6 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
@@ -17,7 +16,7 @@ from samebits.train.operations.matmul import product
 from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.pointwise import reshape
 from samebits.train.operations.reduction import total
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 
 
 def einsum(equation: str, *operands: Any) -> BFPTensor:
@@ -115,4 +114,4 @@ def _product(
     return permute(y, [order.index(c) for c in result])
 
 
-FUNCTIONS.update(dict.fromkeys((torch.einsum, torch.functional.einsum), einsum))
+offer(einsum, "einsum")

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from samebits.kernels.protocol import GATE_EXPONENT, Part
-from samebits.train.operations.recurrence import Values, narrow, of_cells, side_by_side
-from samebits.train.operations.recurrent import (
-    ONE,
-    ONE_SQUARED,
-    looked_up,
+from samebits.train.operations.recurrence import (
+    Arriving,
+    Handed,
+    Two,
+    Values,
+    narrow,
+    of_cells,
+    side_by_side,
 )
+from samebits.train.operations.recurrent import ONE, ONE_SQUARED, looked_up
 from samebits.train.value import Term, combined, requantized
 
 
@@ -34,23 +38,16 @@ class GruCell:
     bits = 16
     is_apart = False
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
+    def after(self, values: Values, before: Part) -> Two:
         """s = z * s + (1 - z) * n."""
-        (s, e_s), v = before, gates_of(values, lookup)
+        (s, e_s), v = before, gates_of(values)
         kept: Term = (v.z * s, e_s + GATE_EXPONENT, 30)
         own = requantized(*combined(kept, ((ONE - v.z) * v.n, 2 * GATE_EXPONENT, 30)), 16)
         return own, narrow(own)
 
-    def gradients(
-        self,
-        values: Values,
-        states: tuple[Part, Part],
-        to_h: list[Term],
-        to_state: list[Term],
-        lookup: Tensor,
-    ) -> tuple[Part, Part, list[Term]]:
+    def gradients(self, values: Values, states: Two, arriving: Arriving) -> Handed:
         """At the product of h, D of n has the factor r."""
-        (s, e_s), v = states[0], gates_of(values, lookup)
+        (s, e_s), v, (to_h, to_state) = states[0], gates_of(values), arriving
         (g, e_g), (m, e_m) = requantized(*combined(*to_h, *to_state), 16), v.m
         g = g.long()
         dn, e_n = requantized(
@@ -66,9 +63,9 @@ class GruCell:
         return d_x, d_h, [(g * v.z, e_g + GATE_EXPONENT, 30)]
 
 
-def gates_of(values: Values, lookup: Tensor) -> Gates:
-    """The gates of a step. lookup: `recurrent.tables`."""
-    sigmoid, tanh = lookup
+def gates_of(values: Values) -> Gates:
+    """The gates of a step."""
+    sigmoid, tanh = values.lookup
     size = values.of_x[0][0].shape[1] // 3
     r, z = looked_up(sigmoid, *values.columns(0, 2 * size).sum()).chunk(2, 1)
     of_n = values.columns(2 * size, 3 * size)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
@@ -22,7 +21,7 @@ from samebits.train.operations.copies import copies
 from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import FUNCTIONS, BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32, moved_part
 
 Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
@@ -328,47 +327,25 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-FUNCTIONS.update(
-    {
-        functional.pixel_shuffle: pixel_shuffle,
-        functional.pixel_unshuffle: pixel_unshuffle,
-        torch.roll: roll,
-        torch.Tensor.roll: roll,
-        **{
-            make: _float_like(make)
-            for make in (
-                *(torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full),
-                *(torch.zeros_like, torch.ones_like, torch.full_like),
-            )
-        },
-        torch.split: split,
-        torch.Tensor.split: split,
-        torch.chunk: chunk,
-        torch.Tensor.chunk: chunk,
-        torch.unbind: unbind,
-        torch.Tensor.unbind: unbind,
-        torch.unsqueeze: unsqueeze,
-        torch.Tensor.unsqueeze: unsqueeze,
-        torch.squeeze: squeeze,
-        torch.Tensor.squeeze: squeeze,
-        torch.unflatten: unflatten,
-        torch.Tensor.unflatten: unflatten,
-        torch.stack: stack,
-        torch.Tensor.contiguous: lambda x: x,
-        torch.Tensor.__getitem__: indexed,
-        torch.gather: gather,
-        torch.Tensor.gather: gather,
-        torch.permute: permute,
-        torch.Tensor.permute: permute,
-        **dict.fromkeys(
-            (
-                *(torch.transpose, torch.swapaxes, torch.swapdims),
-                *(torch.Tensor.transpose, torch.Tensor.swapaxes, torch.Tensor.swapdims),
-            ),
-            transpose,
-        ),
-        **dict.fromkeys((torch.t, torch.Tensor.t), lambda x: transpose(x, 0, 1)),
-        torch.Tensor.T.__get__: lambda x: permute(x, tuple(reversed(range(x.dim())))),  # type: ignore[attr-defined]
-        torch.Tensor.mT.__get__: lambda x: transpose(x, -2, -1),  # type: ignore[attr-defined]
-    }
-)
+offer(pixel_shuffle, "pixel_shuffle")
+offer(pixel_unshuffle, "pixel_unshuffle")
+offer(roll, "roll")
+offer(split, "split")
+offer(chunk, "chunk")
+offer(unbind, "unbind")
+offer(unsqueeze, "unsqueeze")
+offer(squeeze, "squeeze")
+offer(unflatten, "unflatten")
+offer(stack, "stack")
+offer(lambda x: x, "contiguous")
+offer(indexed, "__getitem__")
+offer(gather, "gather")
+offer(permute, "permute")
+offer(transpose, "transpose", "swapaxes", "swapdims")
+offer(lambda x: transpose(x, 0, 1), "t")
+for _make in ("new_zeros", "new_ones", "new_full"):
+    offer(_float_like(getattr(Tensor, _make)), _make)
+for _make in ("zeros_like", "ones_like", "full_like"):
+    offer(_float_like(getattr(torch, _make)), _make)
+FUNCTIONS[Tensor.T.__get__] = lambda x: permute(x, tuple(reversed(range(x.dim()))))  # type: ignore[attr-defined]
+FUNCTIONS[Tensor.mT.__get__] = lambda x: transpose(x, -2, -1)  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
@@ -29,7 +28,7 @@ from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.operations.products import bias_gradient
 from samebits.train.shifts import ChannelPeaks, rounded
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, Weight, bfp32
 
 MAX_ROW_ELEMENTS = 1 << 12
@@ -365,15 +364,10 @@ def _beside_cudnn(norm: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
     return normed
 
 
-FUNCTIONS.update(
-    {
-        functional.layer_norm: _layer_norm,
-        functional.normalize: _normalize,
-        functional.rms_norm: _rms_norm,
-        functional.group_norm: _group_norm,
-        functional.instance_norm: _instance_norm,
-        torch.layer_norm: _beside_cudnn(_layer_norm),
-        torch.rms_norm: _rms_norm,
-        torch.group_norm: _beside_cudnn(_group_norm),
-    }
-)
+offer(_layer_norm, "functional.layer_norm")
+offer(_group_norm, "functional.group_norm")
+offer(_instance_norm, "functional.instance_norm")
+offer(_normalize, "functional.normalize")
+offer(_rms_norm, "rms_norm")
+offer(_beside_cudnn(_layer_norm), "torch.layer_norm")
+offer(_beside_cudnn(_group_norm), "torch.group_norm")

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
-from samebits.kernels.geometry import Pair, pair
+from samebits.kernels.geometry import Pair
+from samebits.kernels.protocol import Found, Part
 from samebits.kernels.rows import Exponent
-from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.addition import add
 from samebits.train.operations.broadcast import constant
 from samebits.train.operations.matmul import product
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import line, over_lines, reshape
+from samebits.train.operations.pointwise import over, reshape, sides
 from samebits.train.operations.products import (
     bias_gradient,
     by_output,
@@ -32,8 +31,7 @@ from samebits.train.operations.products import (
 )
 from samebits.train.operations.windows import by_windows
 from samebits.train.shifts import ChannelPeaks, exact
-from samebits.train.sums import Found, Sums
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, Weight
 
 
@@ -46,49 +44,64 @@ def _products(
     sum, which its use rounds once, to bfp8 or bfp32. Rows are the pixels of one image and a matrix
     is a 1x1 kernel, so both share the kernels.
     """
-    check_kind(x, weight)
-    codes, e_x, up = x.shifted()
-    sums = sums_of(
-        lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks, x.by_rows
-    )
     image = (shape.n, shape.co, shape.oh, shape.ow)
-    return BFPValue.of_sums(sums, image if codes.dim() == 4 else (codes.shape[0], shape.co))
+    size = image if x.dim() == 4 else (x.shape[0], shape.co)
+    return of_parameters(_exact, x, weight, bias, shape, peaks, size)
 
 
-def _products_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
-    """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
-    x, weight, _, shape, _ = call.arguments
-    (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
-    k, bits = kernels.of(g), weight.widths.gradients
-    dx = dw = db = None
-    if call.wanted[0]:
-        g16, exponent = for_input(g, e_g, e_w, bits)
-        image, own = k.input_gradient(as_image(g16), as_kernel(w), shape, exponent, bits)
-        dx = BFPValue(as_input(image, codes), own)
-    if call.wanted[1]:
-        t, exponent = for_weight(g, e_g, e_x)
-        exponent = exponent + by_channel(up, shape)
-        dw = weight_gradient(as_image(t), as_image(codes), shape, w, exponent)
-    if call.wanted[2]:
-        db = bias_gradient(g, e_g)
-    return dx, dw, db
+def _at_input(grad: Part, x: Tensor, weight: Weight, shape: ConvShape) -> Part:
+    """From the 16-bit gradient."""
+    (w, e_w), bits = weight.parts[0], weight.widths.gradients
+    g16, exponent = for_input(*grad, e_w, bits)
+    operands = as_image(g16), as_kernel(w), shape, exponent, bits
+    image, own = kernels.of(w).input_gradient(*operands)
+    return as_input(image, x), own
 
 
-PRODUCTS = TrainingOperation("Products", _products, _products_gradient, reads=("x", "w"))
+def _at_weight(
+    t: Tensor, exponent: Exponent, x: Tensor, up: Tensor | None, weight: Tensor, shape: ConvShape
+) -> BFPValue:
+    """From the full-width gradient."""
+    exponent = exponent + by_channel(up, shape)
+    return weight_gradient(as_image(t), as_image(x), shape, weight, exponent)
 
 
-def sums_of(
-    compute: Callable[[], Found],
+def of_products(name: str, forward: Any, at_input: Any, at_weight: Any) -> TrainingOperation:
+    """A product with parameters, and its gradients by x, weight and bias."""
+
+    def gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
+        x, weight, _, shape, _ = call.arguments
+        (g, e_g), (codes, e_x, up) = grad.resolved(), x.shifted()
+        dx = dw = db = None
+        if call.wanted[0]:
+            dx = BFPValue(*at_input((g, e_g), codes, weight, shape))
+        if call.wanted[1]:
+            dw = at_weight(*for_weight(g, e_g, e_x), codes, up, weight.parts[0][0], shape)
+        if call.wanted[2]:
+            db = bias_gradient(g, e_g)
+        return dx, dw, db
+
+    return TrainingOperation(name, forward, gradient, reads=("x", "w"))
+
+
+PRODUCTS = of_products("Products", _products, _at_input, _at_weight)
+
+
+def of_parameters(
+    exact_sums: Callable[..., Found],
+    x: BFPValue,
     weight: Weight,
     bias: Weight | None,
+    shape: ConvShape,
     peaks: ChannelPeaks | None,
-    by_rows: bool,
-) -> Sums:
-    """The sums that `compute` gives, of parameters.
+    size: tuple[int, ...],
+) -> BFPValue:
+    """The sums that a function gives of x and a weight, with a bias, as a value of a size.
 
-    by_rows: whether their exponents are those of rows. peaks: of the output's channels, which have
-    shifts by them (training.md 12.4).
+    peaks: of the output's channels, which have shifts by them (training.md 12.4).
     """
+    check_kind(x, weight)
+    operands = *x.shifted(), weight, shape
     states = [weight] if bias is None else [weight, bias]
     versions = [state.versions() for state in states]
 
@@ -100,31 +113,23 @@ def sums_of(
                 "bits, and the weights have changed since; read it, or compute its loss, before "
                 "the update"
             )
-        return compute()
+        found = exact_sums(*operands)
+        return found if bias is None else kernels.of(found[0]).with_bias(*found, bias.state())
 
-    return exact(sums, weight.widths.values, by_rows, weight.device, peaks)
+    made = exact(sums, weight.widths.values, x.by_rows, weight.device, peaks)
+    return BFPValue.of_sums(made, size)
 
 
-def exact_sums(
-    x: Tensor,
-    e_x: Exponent,
-    weight: Weight,
-    bias: Weight | None,
-    shape: ConvShape,
-    shifts: Tensor | None = None,
-) -> tuple[Tensor, int, Exponent]:
-    """(sums [n, co, oh, ow], their largest magnitude, exponent) of codes x, with the bias.
+def _exact(
+    x: Tensor, e_x: Exponent, shifts: Tensor | None, weight: Weight, shape: ConvShape
+) -> Found:
+    """The sums [n, co, oh, ow] of codes x, those of rows [n, k] as rows again, [n, co].
 
-    Those of rows [n, k] are rows again, [n, co]. shifts: of the channels
-    of x, on top of the exponents.
+    shifts: of the channels of x, on top of the exponents.
     """
     w, e_w = weight.parts[0]
     acc, largest = _sums(as_image(x), as_kernel(w), shape, shifts)
-    acc, exponent = as_input(acc, x), e_x + by_output(e_w, x.dim())
-    if bias is None:
-        return acc, largest, exponent
-    e_b = bias.whole()[1] - formats.DELAYED_BITS
-    return kernels.of(x).with_bias(acc, largest, exponent, bias.codes, bias.delayed, e_b)
+    return as_input(acc, x), largest, e_x + by_output(e_w, x.dim())
 
 
 def _sums(x: Tensor, w: Tensor, shape: ConvShape, shifts: Tensor | None) -> tuple[Tensor, int]:
@@ -230,36 +235,29 @@ def _linear(x: BFPTensor, weight: Tensor, bias: Any = None) -> BFPTensor:
     return y if bias is None else add(y, bias)
 
 
-def _conv2d(
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None = None,
-    stride: int | Pair = 1,
-    padding: int | Pair = 0,
-    dilation: int | Pair = 1,
-    groups: int = 1,
-) -> BFPTensor:
-    """torch.nn.functional.conv2d of a module's own parameters, or of another tensor as weight."""
-    sizes = pair(stride), padding if isinstance(padding, str) else pair(padding), pair(dilation)
-    if not isinstance(weight, BFPParameter) and not isinstance(padding, str):
-        return by_windows(x, weight, bias, *sizes, groups)
-    _check_convolution("conv2d", weight, bias, padding, 4)
-    return conv2d(x, weight, bias, *sizes, groups)
+def _convolution(what: str, rank: int) -> Callable[..., BFPTensor]:
+    """torch.nn.functional.conv2d or, of weights of three axes, conv1d, of a module's own
+    parameters; the former of another tensor as weight too."""
 
+    def convolved(
+        x: BFPTensor,
+        weight: BFPParameter,
+        bias: BFPParameter | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+    ) -> BFPTensor:
+        """Raises UnsupportedError for what is no parameter, and for padding by name."""
+        by_numbers = not isinstance(padding, str)
+        if rank < 4 or isinstance(weight, BFPParameter) or not by_numbers:
+            _check_convolution(what, weight, bias, padding, rank)
+        sizes = sides(rank, stride), sides(rank, padding, 0), sides(rank, dilation)
+        if not isinstance(weight, BFPParameter):
+            return by_windows(x, weight, bias, *sizes, groups)
+        return over(rank, x, lambda image: conv2d(image, weight, bias, *sizes, groups))
 
-def _conv1d(
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None = None,
-    stride: int | tuple[int] = 1,
-    padding: int | tuple[int] = 0,
-    dilation: int | tuple[int] = 1,
-    groups: int = 1,
-) -> BFPTensor:
-    """torch.nn.functional.conv1d of a module's own parameters."""
-    _check_convolution("conv1d", weight, bias, padding, 3)
-    sizes = line(stride), line(padding, 0), line(dilation)
-    return over_lines(x, lambda image: conv2d(image, weight, bias, *sizes, groups))
+    return convolved
 
 
 def _check_convolution(what: str, weight: Any, bias: Any, padding: Any, rank: int) -> None:
@@ -287,6 +285,6 @@ def check_parameters(
         )
 
 
-FUNCTIONS.update({functional.linear: _linear})
-FUNCTIONS.update(dict.fromkeys((functional.conv2d, torch.conv2d), _conv2d))
-FUNCTIONS.update(dict.fromkeys((functional.conv1d, torch.conv1d), _conv1d))
+offer(_linear, "linear")
+for _name, _rank in (("conv2d", 4), ("conv1d", 3)):
+    offer(_convolution(_name, _rank), _name)

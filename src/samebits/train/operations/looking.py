@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from samebits.errors import UnsupportedError
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 
 DISCRETE = (
     *("argmax", "argmin", "argsort", "isnan", "isinf", "isfinite"),
@@ -41,6 +41,4 @@ def _looked(name: str) -> Callable[..., Any]:
 
 
 for _name in (*DISCRETE, *DIFFERENTIABLE):
-    FUNCTIONS[getattr(torch.Tensor, _name)] = _looked(_name)
-    if not _name.startswith("__") and hasattr(torch, _name):
-        FUNCTIONS[getattr(torch, _name)] = _looked(_name)
+    offer(_looked(_name), f"Tensor.{_name}" if _name.startswith("__") else _name)

@@ -18,7 +18,7 @@ from samebits.train.operations.broadcast import constant, expand
 from samebits.train.operations.indexing import squeeze, unsqueeze
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.pointwise import reshape
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, as_gradient, gradient_in
 
 
@@ -240,17 +240,7 @@ def addmm(bias: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1)
     return add(y, bias, alpha=beta) if beta else y
 
 
-FUNCTIONS.update(
-    {
-        torch.addmm: addmm,
-        torch.Tensor.addmm: addmm,
-        torch.baddbmm: addmm,
-        torch.Tensor.baddbmm: addmm,
-        **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__), matmul),
-        torch.Tensor.__rmatmul__: lambda a, b: matmul(b, a),
-        **dict.fromkeys((torch.mm, torch.Tensor.mm, torch.mv, torch.Tensor.mv), matmul),
-        **dict.fromkeys((torch.dot, torch.Tensor.dot), matmul),
-        torch.bmm: bmm,
-        torch.Tensor.bmm: bmm,
-    }
-)
+offer(addmm, "addmm", "baddbmm")
+offer(matmul, "matmul", "__matmul__", "mm", "mv", "dot")
+offer(lambda a, b: matmul(b, a), "__rmatmul__")
+offer(bmm, "bmm")

@@ -18,7 +18,7 @@ from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_decided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32
 
 
@@ -189,36 +189,10 @@ def divide_in_place(a: Tensor, divisor: Any) -> BFPTensor:
     return changed.replaced_by(divide(changed, divisor))
 
 
-FUNCTIONS[torch.Tensor.mul_] = multiply_in_place
-FUNCTIONS.update(
-    dict.fromkeys(
-        (torch.Tensor.div_, torch.Tensor.__itruediv__, torch.Tensor.__idiv__), divide_in_place
-    )
-)
-FUNCTIONS.update(
-    dict.fromkeys((torch.neg, torch.Tensor.neg, torch.Tensor.__neg__, torch.negative), negative)
-)
-FUNCTIONS.update(
-    dict.fromkeys(
-        (
-            *(torch.div, torch.divide, torch.true_divide, torch.Tensor.div),
-            *(torch.Tensor.divide, torch.Tensor.true_divide, torch.Tensor.__truediv__),
-        ),
-        divide,
-    )
-)
-FUNCTIONS.update(dict.fromkeys((torch.pow, torch.Tensor.pow, torch.Tensor.__pow__), power))
-FUNCTIONS.update(dict.fromkeys((torch.square, torch.Tensor.square), lambda x: power(x, 2)))
-FUNCTIONS.update(
-    dict.fromkeys(
-        (
-            torch.mul,
-            torch.multiply,
-            torch.Tensor.mul,
-            torch.Tensor.multiply,
-            torch.Tensor.__mul__,
-            torch.Tensor.__rmul__,
-        ),
-        multiply,
-    )
-)
+offer(multiply, "mul", "multiply", "__mul__", "__rmul__")
+offer(divide, "div", "divide", "true_divide", "__truediv__")
+offer(negative, "neg", "torch.negative", "__neg__")
+offer(power, "pow", "__pow__")
+offer(lambda x: power(x, 2), "square")
+offer(multiply_in_place, "mul_")
+offer(divide_in_place, "div_", "__itruediv__", "__idiv__")

@@ -13,7 +13,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows
-from samebits.kernels.geometry import Pair
+from samebits.kernels.geometry import Pair, pair
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.callers import CONVERTED, converted_call
@@ -22,7 +22,7 @@ from samebits.train.operations.broadcast import constants
 from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, Weight, bfp32
 
 # --- concatenation and shape ----------------------------------------------------------------
@@ -109,9 +109,19 @@ def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTe
     return reshape(y, (n, y.shape[1], y.shape[3]))
 
 
+def over(rank: int, x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
+    """`over_lines` for a rank of 3, else of images."""
+    return over_lines(x, compute) if rank == 3 else compute(x)
+
+
 def line(size: int | Sequence[int], beside: int = 1) -> Pair:
     """A size along lines as one of images of height 1, whose own is `beside`."""
     return (beside, size if isinstance(size, int) else size[0])
+
+
+def sides(rank: int, size: Any, beside: int = 1) -> Pair:
+    """`line` for a rank of 3, else a size of images."""
+    return line(size, beside) if rank == 3 else pair(size)
 
 
 def flatten(x: BFPTensor, start_dim: int = 0, end_dim: int = -1) -> BFPTensor:
@@ -230,18 +240,9 @@ def embedding(
     return EMBEDDING(index, weight, padding, by_rows)
 
 
-FUNCTIONS.update(
-    {
-        torch.cat: concat,
-        torch.concat: concat,
-        torch.concatenate: concat,
-        torch.flatten: flatten,
-        torch.Tensor.flatten: flatten,
-        torch.reshape: reshape,
-        torch.Tensor.reshape: reshape,
-        torch.Tensor.view: reshape,
-    }
-)
+offer(concat, "cat", "concat", "concatenate")
+offer(flatten, "flatten")
+offer(reshape, "reshape", "view")
 
 
 def _embedding(
@@ -264,7 +265,7 @@ def _embedding(
     return embedding(index, weight, padding_idx)
 
 
-FUNCTIONS[torch.nn.functional.embedding] = _embedding
+offer(_embedding, "functional.embedding")
 
 
 def functional_dropout(
@@ -288,4 +289,4 @@ def functional_dropout(
     return x.replaced_by(y) if inplace else y
 
 
-FUNCTIONS.update(dict.fromkeys((torch.nn.functional.dropout, torch.dropout), functional_dropout))
+offer(functional_dropout, "dropout")

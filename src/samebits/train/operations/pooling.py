@@ -3,10 +3,11 @@ BFP tensors and is differentiable."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from samebits import kernels
@@ -18,7 +19,7 @@ from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import line, over_lines
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue
 
 
@@ -124,33 +125,6 @@ def adaptive_avg_pool2d(x: BFPTensor, size: int | Sequence[int | None]) -> BFPTe
     return AVERAGE_POOL(as_bfp8(x, "average pool"), means)
 
 
-def _max_pool1d(
-    x: BFPTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> BFPTensor:
-    """torch.nn.functional.max_pool1d. Raises as `_max_pool2d`."""
-    sizes = line(kernel_size), line(stride or kernel_size), line(padding, 0), line(dilation)
-    return over_lines(x, lambda image: _max_pool2d(image, *sizes, ceil_mode, return_indices))
-
-
-def _avg_pool1d(
-    x: BFPTensor,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> BFPTensor:
-    """torch.nn.functional.avg_pool1d."""
-    sizes = line(kernel_size), line(stride or kernel_size), line(padding, 0)
-    return over_lines(x, lambda image: _avg_pool2d(image, *sizes, ceil_mode, count_include_pad))
-
-
 def _adaptive_avg_pool1d(x: BFPTensor, output_size: int | Sequence[int]) -> BFPTensor:
     """torch.nn.functional.adaptive_avg_pool1d."""
     return over_lines(x, lambda image: adaptive_avg_pool2d(image, line(output_size)))
@@ -190,17 +164,24 @@ def _avg_pool2d(
     return avg_pool2d(x, window, count_include_pad, divisor_override)
 
 
-FUNCTIONS.update(
-    {
-        torch.max_pool2d: _max_pool2d,
-        torch.nn.functional.max_pool2d: _max_pool2d,
-        torch.nn.functional.max_pool2d_with_indices: _max_pool2d,
-        torch.nn.functional.avg_pool2d: _avg_pool2d,
-        torch.nn.functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
-        torch.max_pool1d: _max_pool1d,
-        torch.nn.functional.max_pool1d: _max_pool1d,
-        torch.nn.functional.max_pool1d_with_indices: _max_pool1d,
-        torch.nn.functional.avg_pool1d: _avg_pool1d,
-        torch.nn.functional.adaptive_avg_pool1d: _adaptive_avg_pool1d,
-    }
-)
+def _of_lines(pool: Callable[..., BFPTensor]) -> Callable[..., BFPTensor]:
+    """The pool of lines that a pool of images is for images of height 1."""
+    signature, sizes = inspect.signature(pool), ("kernel_size", "stride", "padding", "dilation")
+
+    @functools.wraps(pool)
+    def pooled(*args: Any, **options: Any) -> BFPTensor:
+        given = signature.bind(*args, **options).arguments
+        for name in sizes:
+            if given.get(name):
+                given[name] = line(given[name], int(name != "padding"))
+        return over_lines(given.pop("x"), lambda image: pool(image, **given))
+
+    return pooled
+
+
+offer(_max_pool2d, "max_pool2d", "max_pool2d_with_indices")
+offer(_avg_pool2d, "avg_pool2d")
+offer(adaptive_avg_pool2d, "adaptive_avg_pool2d")
+offer(_of_lines(_max_pool2d), "max_pool1d", "functional.max_pool1d_with_indices")
+offer(_of_lines(_avg_pool2d), "avg_pool1d")
+offer(_adaptive_avg_pool1d, "adaptive_avg_pool1d")

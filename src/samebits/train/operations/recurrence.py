@@ -55,12 +55,18 @@ from samebits.train.value import (
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 
 
+Two = tuple[Part, Part]
+Arriving = tuple[list[Term], list[Term]]
+Handed = tuple[Part, Part, list[Term]]
+
+
 @dataclass(frozen=True)
 class Values:
-    """The terms of a step's pre-activations [N, gates * H], from x and from h."""
+    """The terms of a step's pre-activations [N, gates * H], from x and from h; `tables`."""
 
     of_x: list[Term]
     of_h: list[Term]
+    lookup: Tensor
 
     def columns(self, first: int, last: int) -> Values:
         """The same columns of all terms."""
@@ -70,7 +76,7 @@ class Values:
             own = e if isinstance(e, int) else e.expand(v.shape)[..., first:last]
             return v[..., first:last], own, bits
 
-        return Values([cut(t) for t in self.of_x], [cut(t) for t in self.of_h])
+        return Values([cut(t) for t in self.of_x], [cut(t) for t in self.of_h], self.lookup)
 
     def sum(self) -> Part:
         """The sum of all."""
@@ -92,20 +98,13 @@ class SteppedCell(Protocol):
     def is_apart(self) -> bool:
         """Whether h is another state, of the exponent -7; else it is the state in 8 bits."""
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
-        """The state and h after a step; before: the state before it. lookup: `tables`."""
+    def after(self, values: Values, before: Part) -> Two:
+        """The state and h after a step; before: the state before it."""
 
-    def gradients(
-        self,
-        values: Values,
-        states: tuple[Part, Part],
-        to_h: list[Term],
-        to_state: list[Term],
-        lookup: Tensor,
-    ) -> tuple[Part, Part, list[Term]]:
+    def gradients(self, values: Values, states: Two, arriving: Arriving) -> Handed:
         """D at the products of x and of h, and what the gradient of the state before has of it.
 
-        states: before and after the step; to_h, to_state: what arrives at h and at the latter
+        states: before and after the step; arriving: what arrives at h and at the latter
         """
 
 
@@ -279,9 +278,9 @@ class _Steps:
         (acc, e_x), (_, e_w) = self.layer.products, self.layer.weight
         of_x = acc[t], _at(e_x, t), 30
         own = of_h, e_h + by_output(e_w, 2), 30
-        return Values([of_x, *self.biases[0]], [own, *self.biases[1]])
+        return Values([of_x, *self.biases[0]], [own, *self.biases[1]], self.layer.lookup)
 
-    def first(self) -> tuple[Part, Part]:
+    def first(self) -> Two:
         """The state and h before the first step; an h of zeros that is apart has the exponent of
         all other steps."""
         layer, (acc, e) = self.layer, self.layer.products
@@ -308,10 +307,10 @@ def walked(cell: SteppedCell, layer: CellLayer) -> CellStates:
     """The states of all steps, one after the other."""
     steps = _Steps(cell, layer)
     state, h = steps.first()
-    done: dict[int, tuple[Part, Part]] = {}
+    done: dict[int, Two] = {}
     for t in order_of(layer):
         values = steps.values(t, steps.product(h[0]), h[1])
-        state, h = done[t] = cell.after(values, state, layer.lookup)
+        state, h = done[t] = cell.after(values, state)
     states, hidden = ([done[t][place] for t in range(len(done))] for place in (0, 1))
     own = [e for _, e in states]
     rows = [e for e in own if isinstance(e, Tensor)]
@@ -353,7 +352,7 @@ def _through_time(
         if grad is not None:
             to_h.append((grad[0][t], _at(grad[1], t), 31))
         values = steps.values(t, products[t], past[t][1])
-        own = (before[t], states[t]), to_h, to_state, layer.lookup
+        own = (before[t], states[t]), (to_h, to_state)
         d_x[t], d_h[t], to_state = cell.gradients(values, *own)
         to_h = [(*back_product(d_h[t], layer.weight, first[0], bits), 38)]
     at_x = at_h = at_one_exponent([d_x[t] for t in range(len(order))], 32)

@@ -19,12 +19,7 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, Kernels, conv_shape
-from samebits.kernels.protocol import (
-    ARGUMENT_EXPONENT,
-    GATE_EXPONENT,
-    Q_GATE,
-    Part,
-)
+from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, Q_GATE, Part
 from samebits.kernels.rows import Exponent, spread
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
@@ -38,9 +33,7 @@ from samebits.train.operations.products import (
     weight_gradient,
 )
 from samebits.train.tensor import FUNCTIONS, BFPTensor
-from samebits.train.value import (
-    BFPValue,
-)
+from samebits.train.value import BFPValue
 
 STATE_BITS = 15  # by which states of 16 bits are widened: layers may differ by as many binades
 ONE, ONE_SQUARED = 1 << 15, 1 << 30  # of gate values

@@ -15,7 +15,7 @@ from samebits.train.operations.indexing import permute
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import embedding, reshape
 from samebits.train.operations.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue
 
 
@@ -155,13 +155,7 @@ def _embedding_bag(
     return embedding_bag(input, weight, mode, offsets)
 
 
-FUNCTIONS.update(
-    {
-        torch.nn.functional.embedding_bag: _embedding_bag,
-        torch.Tensor.backward: _backward,
-        torch.mean: mean,
-        torch.Tensor.mean: mean,
-        torch.sum: total,
-        torch.Tensor.sum: total,
-    }
-)
+offer(_embedding_bag, "functional.embedding_bag")
+offer(_backward, "Tensor.backward")
+offer(mean, "mean")
+offer(total, "sum")

@@ -20,7 +20,7 @@ from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, moved_part
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
@@ -278,4 +278,5 @@ def _sides(own: tuple[int, ...], size: Any, factor: Any, recompute: bool) -> tup
     return found
 
 
-FUNCTIONS.update({functional.interpolate: interpolate, functional.pad: pad})
+offer(interpolate, "interpolate")
+offer(pad, "pad")

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from samebits.kernels.protocol import GATE_EXPONENT, Part
-from samebits.train.operations.recurrence import Values, of_cells
-from samebits.train.operations.recurrent import (
-    ONE_SQUARED,
-    looked_up,
-)
-from samebits.train.value import Term, bfp32, combined, requantized
+from samebits.train.operations.recurrence import Arriving, Handed, Two, Values, of_cells
+from samebits.train.operations.recurrent import ONE_SQUARED, looked_up
+from samebits.train.value import bfp32, combined, requantized
 
 
 @dataclass(frozen=True)
@@ -28,31 +23,24 @@ class RnnCell:
         """The name by which kernels know it."""
         return "relu" if self.relu else "tanh"
 
-    def after(self, values: Values, before: Part, lookup: Tensor) -> tuple[Part, Part]:
+    def after(self, values: Values, before: Part) -> Two:
         """h from the pre-activations."""
         acc, e = values.sum()
         if self.relu:
             h = requantized(acc.clamp(min=0), e, 8)
         else:
             exponent = GATE_EXPONENT + 0 * before[1]  # by rows where the state is
-            h = requantized(looked_up(lookup[1], acc, e), exponent, 8)
+            h = requantized(looked_up(values.lookup[1], acc, e), exponent, 8)
         return h, h
 
-    def gradients(
-        self,
-        values: Values,
-        states: tuple[Part, Part],
-        to_h: list[Term],
-        to_state: list[Term],
-        lookup: Tensor,
-    ) -> tuple[Part, Part, list[Term]]:
+    def gradients(self, values: Values, states: Two, arriving: Arriving) -> Handed:
         """D of both products is the same."""
-        g, e_g = requantized(*combined(*to_h, *to_state), 16)
+        g, e_g = requantized(*combined(*arriving[0], *arriving[1]), 16)
         acc, e = values.sum()
         if self.relu:
             slope, e_slope = acc > 0, 0
         else:
-            u = looked_up(lookup[1], acc, e)
+            u = looked_up(values.lookup[1], acc, e)
             slope, e_slope = ONE_SQUARED - u * u, 2 * GATE_EXPONENT
         d = bfp32(g.long() * slope, e_g + e_slope).resolved()
         return d, d, []

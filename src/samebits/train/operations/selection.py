@@ -16,7 +16,7 @@ from samebits.train.operations.broadcast import constant, expand, joint_shape
 from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue
 
 
@@ -81,11 +81,6 @@ def masked_fill(x: BFPTensor, condition: Tensor, value: Any) -> BFPTensor:
     return where(~condition, x, float(number))
 
 
-FUNCTIONS.update(
-    {
-        torch.where: where,
-        torch.Tensor.where: lambda x, condition, other: where(condition, x, other),
-        torch.masked_fill: masked_fill,
-        torch.Tensor.masked_fill: masked_fill,
-    }
-)
+offer(where, "torch.where")
+offer(lambda x, condition, other: where(condition, x, other), "Tensor.where")
+offer(masked_fill, "masked_fill")

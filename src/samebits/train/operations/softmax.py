@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
@@ -19,7 +18,7 @@ from samebits.train.operations.indexing import transpose
 from samebits.train.operations.logarithms import EXPONENTIAL
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import FUNCTIONS, BFPTensor
+from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32, gradient_in
 
 MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
@@ -175,15 +174,6 @@ def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     return x if x.along is not None or x.is_open else as_decided(x, where)
 
 
-FUNCTIONS.update(
-    {
-        torch.softmax: softmax,
-        torch.Tensor.softmax: softmax,
-        functional.softmax: softmax,
-        torch.log_softmax: log_softmax,
-        torch.Tensor.log_softmax: log_softmax,
-        functional.log_softmax: log_softmax,
-        torch.exp: exponential,
-        torch.Tensor.exp: exponential,
-    }
-)
+offer(softmax, "softmax")
+offer(log_softmax, "log_softmax")
+offer(exponential, "exp")

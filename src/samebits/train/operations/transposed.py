@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, conv_shape
-from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair, pair
-from samebits.kernels.protocol import BITS
+from samebits.kernels.geometry import MAX_PRODUCTS, MAX_SUMMED, Pair
+from samebits.kernels.protocol import BITS, Found, Part
 from samebits.kernels.rows import Exponent, along_channels
-from samebits.spec import formats
-from samebits.train.operation import OperationCall, TrainingOperation
-from samebits.train.operations.linear import as_kernel, check_parameters, sums_of
+from samebits.train.operations.linear import as_kernel, check_parameters, of_parameters, of_products
 from samebits.train.operations.narrow import as_bfp8
-from samebits.train.operations.pointwise import over_lines
+from samebits.train.operations.pointwise import over, sides
 from samebits.train.operations.products import (
-    bias_gradient,
     by_output,
-    check_kind,
     for_input,
-    for_weight,
     of_weight,
 )
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
+from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
 
 
@@ -42,67 +36,45 @@ def _transposed_products(
     the result is the exact sum, which its use rounds once, to bfp8 or bfp32.
     [n, i, oh, ow] -> [n, o, h, w], of the shape of the Conv2d that goes back.
     """
-    check_kind(x, weight)
-    codes, e_x, up = x.shifted()
-    sums = sums_of(
-        lambda: exact_sums(codes, e_x, weight, bias, shape, up), weight, bias, peaks, x.by_rows
-    )
-    return BFPValue.of_sums(sums, (shape.n, shape.ci, shape.h, shape.w))
+    size = (shape.n, shape.ci, shape.h, shape.w)
+    return of_parameters(_exact, x, weight, bias, shape, peaks, size)
 
 
-def _transposed_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
-    """Input gradient from the 16-bit gradient, weight gradient from the full-width one."""
-    x, weight, _, shape, _ = call.arguments
-    (g, e_g), (codes, e_x, up), (w, e_w) = grad.resolved(), x.shifted(), weight.parts[0]
-    k, bits = kernels.of(g), weight.widths.gradients
-    dx = dw = db = None
-    if call.wanted[0]:
-        h, exponent = gradient_in(bits, g, e_g)
-        acc = by_digits(h, lambda digit: k.conv(digit, as_kernel(w), shape)[0])
-        part = requantized(acc, exponent + by_output(e_w, 4), bits)
-        dx = BFPValue(*as_gradient(part))
-    if call.wanted[1]:
-        t, exponent = for_weight(g, e_g, e_x)
-        rows = codes.to(torch.int16)
-        acc = by_digits(t, lambda digit: k.conv_weight_grad(rows, digit, shape)[0])
-        dw = of_weight(acc, k.largest_of(acc), w, _of_weights(exponent, up, shape))
-    if call.wanted[2]:
-        db = bias_gradient(g, e_g)
-    return dx, dw, db
+def _at_input(grad: Part, x: Tensor, weight: Weight, shape: ConvShape) -> Part:
+    """From the 16-bit gradient."""
+    (w, e_w), bits = weight.parts[0], weight.widths.gradients
+    h, exponent = gradient_in(bits, *grad)
+    acc = by_digits(h, lambda digit: kernels.of(h).conv(digit, as_kernel(w), shape)[0])
+    return as_gradient(requantized(acc, exponent + by_output(e_w, 4), bits))
 
 
-TRANSPOSED_PRODUCTS = TrainingOperation(
-    "TransposedProducts", _transposed_products, _transposed_gradient, reads=("x", "w")
-)
+def _at_weight(
+    t: Tensor, exponent: Exponent, x: Tensor, up: Tensor | None, weight: Tensor, shape: ConvShape
+) -> BFPValue:
+    """From the full-width gradient."""
+    k, rows = kernels.of(t), x.to(torch.int16)
+    acc = by_digits(t, lambda digit: k.conv_weight_grad(rows, digit, shape)[0])
+    return of_weight(acc, k.largest_of(acc), weight, _of_weights(exponent, up, shape))
 
 
-def exact_sums(
-    x: Tensor,
-    e_x: Exponent,
-    weight: Weight,
-    bias: Weight | None,
-    shape: ConvShape,
-    shifts: Tensor | None,
-) -> tuple[Tensor, int, Exponent]:
-    """(sums [n, o, h, w], their largest magnitude, exponent) of codes x, with the bias.
+TRANSPOSED_PRODUCTS = of_products("TransposedProducts", _transposed_products, _at_input, _at_weight)
+
+
+def _exact(
+    x: Tensor, e_x: Exponent, shifts: Tensor | None, weight: Weight, shape: ConvShape
+) -> Found:
+    """The sums [n, o, h, w] of codes x.
 
     Exponents of samples, of channels by their shifts, and of the weight's rows go into x first: a
     sum is over the rows.
     """
-    w, e_w = weight.parts[0]
-    k = kernels.of(x)
-    exponent: Exponent
+    (w, e_w), k = weight.parts[0], kernels.of(x)
     if isinstance(e_x, int) and isinstance(e_w, int):
         acc, largest = k.conv_input_grad(x.to(torch.int16), as_kernel(w), shape)
-        acc, exponent = acc.to(torch.int32), e_x + e_w  # 2**16 products of 8-bit codes
-    else:
-        own = e_x if shifts is None else e_x + along_channels(shifts, 4)
-        h, exponent = for_input(x, own, e_w, weight.widths.gradients)
-        acc, largest = k.conv_input_grad(h, as_kernel(w), shape)
-    if bias is None:
-        return acc, largest, exponent
-    e_b = bias.whole()[1] - formats.DELAYED_BITS
-    return k.with_bias(acc, largest, exponent, bias.codes, bias.delayed, e_b)
+        return acc.to(torch.int32), largest, e_x + e_w  # 2**16 products of 8-bit codes
+    own = e_x if shifts is None else e_x + along_channels(shifts, 4)
+    h, exponent = for_input(x, own, e_w, weight.widths.gradients)
+    return *k.conv_input_grad(h, as_kernel(w), shape), exponent
 
 
 def by_digits(codes: Tensor, sums: Callable[[Tensor], Tensor]) -> Tensor:
@@ -183,42 +155,28 @@ def conv_transpose2d(
     return TRANSPOSED_PRODUCTS(as_bfp8(x, "conv_transpose2d"), weight, bias, shape, peaks)
 
 
-def _conv_transpose2d(
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None = None,
-    stride: int | Pair = 1,
-    padding: int | Pair = 0,
-    output_padding: int | Pair = 0,
-    groups: int = 1,
-    dilation: int | Pair = 1,
-) -> BFPTensor:
-    """torch.nn.functional.conv_transpose2d of a module's own parameters."""
-    _check("conv_transpose2d", weight, bias, 4, groups)
-    sizes = (pair(stride), pair(padding), pair(output_padding))
-    return conv_transpose2d(x, weight, bias, *sizes, groups, pair(dilation))
+def _transposed_convolution(what: str, rank: int) -> Callable[..., BFPTensor]:
+    """torch.nn.functional.conv_transpose2d or, of weights of three axes, conv_transpose1d, of a
+    module's own parameters."""
 
+    def convolved(
+        x: BFPTensor,
+        weight: BFPParameter,
+        bias: BFPParameter | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        dilation: int | Sequence[int] = 1,
+    ) -> BFPTensor:
+        """Raises UnsupportedError for what is no parameter."""
+        _check(what, weight, bias, rank, groups)
+        by, apart = sides(rank, stride), sides(rank, dilation)
+        pad, extra = (sides(rank, size, 0) for size in (padding, output_padding))
+        options = (by, pad, extra, groups, apart)
+        return over(rank, x, lambda image: conv_transpose2d(image, weight, bias, *options))
 
-def _conv_transpose1d(
-    x: BFPTensor,
-    weight: BFPParameter,
-    bias: BFPParameter | None = None,
-    stride: int | tuple[int] = 1,
-    padding: int | tuple[int] = 0,
-    output_padding: int | tuple[int] = 0,
-    groups: int = 1,
-    dilation: int | tuple[int] = 1,
-) -> BFPTensor:
-    """torch.nn.functional.conv_transpose1d of a module's own parameters."""
-    _check("conv_transpose1d", weight, bias, 3, groups)
-    along = (pair(v)[0] for v in (stride, padding, output_padding, dilation))
-    by, pad, extra, dilated = along
-    return over_lines(
-        x,
-        lambda image: conv_transpose2d(
-            image, weight, bias, (1, by), (0, pad), (0, extra), groups, (1, dilated)
-        ),
-    )
+    return convolved
 
 
 def _check(what: str, weight: BFPParameter, bias: Any, rank: int, groups: int) -> None:
@@ -229,11 +187,5 @@ def _check(what: str, weight: BFPParameter, bias: Any, rank: int, groups: int) -
     check_parameters(what, weight, bias, rank, weight.shape[1] * groups)
 
 
-FUNCTIONS.update(
-    {
-        functional.conv_transpose2d: _conv_transpose2d,
-        torch.conv_transpose2d: _conv_transpose2d,
-        functional.conv_transpose1d: _conv_transpose1d,
-        torch.conv_transpose1d: _conv_transpose1d,
-    }
-)
+for _name, _rank in (("conv_transpose2d", 4), ("conv_transpose1d", 3)):
+    offer(_transposed_convolution(_name, _rank), _name)
