@@ -63,12 +63,12 @@ def same_in_c(cc: str, tmp_path: Path, objects: Path) -> Callable[..., None]:
     ) -> None:
         flags = flags or ("-O1",)
         rng = np.random.default_rng(7)
+        kernels = shared_kernels(compiler, tmp_path, objects, cpu, *flags)
         bodies, expected, stdin = [], [], []
         for number, graph in enumerate(graphs):
             prefix = f"g{number}"
             files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
             write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
-            kernels = shared_kernels(compiler, tmp_path, objects, cpu, *flags)
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:

@@ -198,7 +198,7 @@ def test_dead_channels_keep_no_layer_from_the_packed_kernels(cpu: str) -> None:
 
 def test_networks_for_microcontrollers_in_c(same_in_c: Callable[..., None]) -> None:
     graphs = [edge_net(name)[1].integer for name in NETS if name != "mobilenet"]
-    same_in_c(graphs, "-O2", cpu="cortex-m0", samples=3)
+    same_in_c(graphs, cpu="cortex-m0", samples=3)
 
 
 def test_a_processor_that_nobody_knows() -> None:

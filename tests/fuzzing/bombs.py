@@ -301,6 +301,7 @@ def resident(field: str) -> int:
 def taken(read: Reader) -> tuple[int, str]:
     """Bytes of memory that reading takes at most, and the sentence that it ends in."""
     gc.collect()
+    gc.freeze()  # what is left is torch and the like: the next call need not look at it again
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
     before, said = resident("VmRSS"), ""

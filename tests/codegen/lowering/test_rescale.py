@@ -59,7 +59,7 @@ def always_low() -> Graph:
 @pytest.mark.parametrize(
     ("flags", "every"),
     [
-        ("-O3 -march=native", 18),
+        ("-O1 -march=native", 18),
         pytest.param("-O3 -march=native", 1, marks=pytest.mark.slow),
         pytest.param("-O1", 1, marks=pytest.mark.slow),
     ],

@@ -19,18 +19,18 @@ from samebits.ir.graph import Graph, GraphBuilder
 Check = Callable[..., None]
 # Flags of the compiler, and what the processor needs for them.
 SETS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
-    "sse2": (("-O2", "-march=x86-64"), frozenset({"sse2"})),
-    "avx2": (("-O2", "-mavx2"), frozenset({"avx2"})),
+    "sse2": (("-march=x86-64",), frozenset({"sse2"})),
+    "avx2": (("-mavx2",), frozenset({"avx2"})),
     "vnni": (
-        ("-O2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
+        ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"),
         frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}),
     ),
-    "native": (("-O3", "-march=native"), frozenset()),
+    "native": (("-march=native",), frozenset()),
 }
 # Flags of the compiler for aarch64; the emulator's processor has all of them.
 NEON = {
-    "neon": ("-O2", "-static"),
-    "neon, dot products": ("-O2", "-march=armv8.2-a+dotprod", "-static"),
+    "neon": ("-static",),
+    "neon, dot products": ("-march=armv8.2-a+dotprod", "-static"),
 }
 # Ratios of a channel: odd multipliers with large shifts; ties that small sums reach, at every size
 # of shift; a channel that gives one code; those that only the general way takes.
@@ -268,10 +268,14 @@ QUICK = {  # every family on the best of this machine, a few on every set
 
 
 def cases(sets: Iterable[str]) -> list[Any]:
+    """The quick ones are compiled at -O1, which takes a third of the time; then all as they ship."""
     return [
-        pytest.param(name, family, marks=() if family in QUICK[name] else pytest.mark.slow)
-        for name in sets
-        for family in FAMILIES
+        *(("-O1", name, family) for name in sets for family in FAMILIES if family in QUICK[name]),
+        *(
+            pytest.param("-O3" if name == "native" else "-O2", name, family, marks=pytest.mark.slow)
+            for name in sets
+            for family in FAMILIES
+        ),
     ]
 
 
@@ -290,16 +294,18 @@ def samples(graph: Graph) -> list[list[Any]]:
     return cases
 
 
-@pytest.mark.parametrize(("instructions", "family"), cases(SETS))
-def test_vectors_compute_the_same(same_in_c: Check, instructions: str, family: str) -> None:
+@pytest.mark.parametrize(("level", "instructions", "family"), cases(SETS))
+def test_vectors_compute_the_same(
+    same_in_c: Check, level: str, instructions: str, family: str
+) -> None:
     flags = flags_of(instructions)
     graphs = list(FAMILIES[family]())
-    same_in_c(graphs, *flags, inputs=[samples(graph) for graph in graphs])
+    same_in_c(graphs, level, *flags, inputs=[samples(graph) for graph in graphs])
 
 
-@pytest.mark.parametrize(("instructions", "family"), cases(NEON))
+@pytest.mark.parametrize(("level", "instructions", "family"), cases(NEON))
 def test_vectors_of_aarch64_compute_the_same(
-    same_in_c: Check, instructions: str, family: str
+    same_in_c: Check, level: str, instructions: str, family: str
 ) -> None:
     target = TARGETS["aarch64"]
     reason = target.unavailable()
@@ -308,6 +314,7 @@ def test_vectors_of_aarch64_compute_the_same(
     graphs = list(FAMILIES[family]())
     same_in_c(
         graphs,
+        level,
         *NEON[instructions],
         compiler=target.compiler_command[0],
         runner=target.runner,
