@@ -52,14 +52,14 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
     return joint_value(beta, k) - saved[k].centre * saved[k].a;
 }
 
-/* y = requantize(z * M + B, 8), of saved centres and inverses; with a mask, of sums that a ReLU
- * clamps. room: M and B of every channel. */
+/* y = requantize(z * M + B, 8), of saved centres and inverses; of clamped sums. room: M and B of
+ * every channel. */
 static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
                       const samebits_parameter *gamma, const samebits_parameter *beta,
                       samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                      uint8_t *mask) {
+                      int32_t clamp, uint8_t *mask) {
     const int32_t c = s->c;
-    int32_t e, shift, k, r, i = 0;
+    int32_t e, shift, limit, k, r, i = 0;
     double bound = 0;
     int64_t top = 0;
     for (k = 0; k < c; k++) {
@@ -80,16 +80,16 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
         own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
         own[1] = (int32_t)coded(shift_of(beta, saved, k), e);
         least = (int64_t)low * own[0] + own[1], most = (int64_t)high * own[0] + own[1];
-        if (!mask) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
+        if (!clamp) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
         top = SAMEBITS_MAX(top, least), top = SAMEBITS_MAX(top, most);
     }
-    shift = narrowed(top, 8, &e);
+    limit = limit_of(clamp, e);
+    shift = narrowed(SAMEBITS_MIN(top, limit), 8, &e);
     for (r = 0; r < s->rows; r++)
         for (k = 0; k < c; k++, i++) {
             const int32_t sum = z[i] * room[2 * k] + room[2 * k + 1];
-            const int32_t acc = mask ? SAMEBITS_MAX(sum, 0) : sum;
-            y[i] = (int8_t)down32(acc, shift);
-            if (mask) mask_put(mask, i, acc > 0);
+            y[i] = (int8_t)down32(clamped(sum, clamp, limit), shift);
+            if (mask) mask_put(mask, i, passes(sum, limit));
         }
     *e_y = e;
     return in_range(e);
@@ -98,7 +98,7 @@ static int normalized(const samebits_norm *s, const int8_t *z, int32_t e_z,
 int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                        uint8_t *mask) {
+                        int32_t clamp, uint8_t *mask) {
     const double n = s->rows;
     int32_t k;
     for (k = 0; k < s->c; k++) {
@@ -107,19 +107,20 @@ int samebits_train_norm(const samebits_norm *s, const int8_t *z, int32_t e_z,
         saved[k].inv =
             1.0 / square_root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
 }
 
 int samebits_train_norm_run(const samebits_norm *s, const int8_t *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
-                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask) {
+                            int32_t *room, int8_t *y, int32_t *e_y, int32_t clamp,
+                            uint8_t *mask) {
     int32_t k;
     for (k = 0; k < s->c; k++) {
         saved[k].centre = mean[k];
         saved[k].inv = 1.0 / square_root(var[k] + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
 }
 
 /* Reals to codes of 32 bits at the smallest exponent that holds them, which has no limit (1). */
@@ -151,8 +152,8 @@ static void channel_gradient(const samebits_norm *s, const samebits_gradient *g,
     }
     sg[k] = times_power((double)sum, g->e);
     gg[k] = (times_power((double)product, g->e + e_z) - centre * sg[k]) * inv;
-    slope[k] = -(a * ((gg[k] / n) * inv));
-    offset[k] = -(a * (sg[k] / n)) - centre * slope[k];
+    slope[k] = s->running ? 0 : -(a * ((gg[k] / n) * inv));
+    offset[k] = s->running ? 0 : -(a * (sg[k] / n)) - centre * slope[k];
 }
 
 /* dz = shorten(a * g + slope * z + offset), the integers of every channel in three rows. */
@@ -196,10 +197,15 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
                 magnitude_of_real(offset[k]);
         bound = reach > bound ? reach : bound;
     }
-    e = quantized(room, c, codes);
-    if ((status = samebits_train_vector_step(gamma, o, codes, e)) != 0) return status;
-    e = quantized(room + c, c, codes);
-    if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
+    if (gamma) {
+        e = quantized(room, c, codes);
+        if ((status = samebits_train_vector_step(gamma, o, codes, e)) != 0) return status;
+    }
+    if (beta) {
+        e = quantized(room + c, c, codes);
+        if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
+    }
+    if (!dz) return SAMEBITS_TRAIN_OK;
     *e_dz = EXPONENT_MIN;
     if (most == 0) {
         memset(dz, 0, (size_t)(s->rows * c) * sizeof *dz);
