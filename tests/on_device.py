@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from samebits.train.architectures import build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import BfpEngine
 from samebits.train.run.loop import data_order, make_engine
+from samebits.train.run.schedule import Schedule
 
 SHAPE, CLASSES = (1, 8, 8), 10
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
@@ -71,7 +73,7 @@ def code_of(
     rates: Sequence[float] = (),
 ) -> TrainingCode:
     state = state_of(run, step)
-    return training_code(run.model, options, SHAPE, state, batch=batch, rates=rates)
+    return training_code(run, options, SHAPE, state, batch=batch, rates=rates)
 
 
 def batches(steps: int, batch: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -141,3 +143,29 @@ class Device:
 
 def state_bytes(run: BfpEngine, step: int, device: Device) -> bytes:
     return to_bytes(state_of(run, step), device.places)
+
+
+def train_beside(
+    run: BfpEngine,
+    options: TrainConfig,
+    folder: Path,
+    steps: int,
+    *flags: str,
+    batch: int = 8,
+    short: bool = False,
+) -> Device:
+    """Train in C and in PyTorch beside each other: state and loss are equal after every step.
+
+    short: every other batch has half of the samples
+    """
+    device = Device(code_of(run, options, batch=batch), folder, *flags)
+    assert device.state() == state_bytes(run, 0, device)
+    rate = Schedule("linear", options.lr, steps)
+    for step, (images, labels) in enumerate(batches(steps, batch, options.seed)):
+        if short and step % 2:
+            images, labels = images[: batch // 2], labels[: batch // 2]
+        loss = run.step((images, labels), rate.at(step), step)
+        assert device.step(images, labels, rate.at(step)) == 0
+        assert device.state() == state_bytes(run, step + 1, device), f"step {step}"
+        assert device.loss == (loss if loss < 2**27 else math.inf)
+    return device

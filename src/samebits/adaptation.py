@@ -24,6 +24,7 @@ def compile_training(
     target: str = "c",
     batch: int | None = None,
     schedule: str | Sequence[float] | None = None,
+    train_only: str | Sequence[str] | None = None,
     prefix: str | None = None,
     arch: str | nn.Module | None = None,
     **others: Any,
@@ -36,6 +37,9 @@ def compile_training(
     batch:  the most samples of a step, by default 8; a step is one shard
     schedule: of the learning rate from here on: its name and steps ("cosine:1000"), from that of
             the run, or every rate; by default it stays that of the run
+    train_only: names of the modules or parameters that steps train, with the wildcards of fnmatch:
+            "head", ["6.*", "*.bias"]; the rest lies in flash as constant data, and batch norms of
+            it go by their running statistics. By default all that requires a gradient
     prefix: of every name, by default `model`
     arch:   as `load` takes it
     others: options of `Network.compile` that do not apply: none may be given
@@ -52,7 +56,20 @@ def compile_training(
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
-    return training_of(opened, Path(out), count, name, arch, schedule)
+    return training_of(opened, Path(out), count, name, arch, schedule, _parts(train_only))
+
+
+def _parts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Patterns of --train-only, of which there may be none. Raises InputError for empty ones."""
+    if given is None:
+        return ()
+    parts = tuple(given.split(",") if isinstance(given, str) else given)
+    if not parts or not all(parts):
+        raise InputError(
+            f"--train-only: expected names of modules or parameters, separated by commas, found "
+            f"{given!r:.60}"
+        )
+    return tuple(part.strip() for part in parts)
 
 
 def _check_train(others: Mapping[str, Any]) -> None:
@@ -69,6 +86,7 @@ def verify_training(
     train: str,
     backends: Sequence[str] | None = None,
     arch: str | nn.Module | None = None,
+    train_only: str | Sequence[str] | None = None,
     **others: Any,
 ) -> TrainingVerification:
     """Train on in PyTorch and in C, from where a run stands, and compare the state and the loss
@@ -79,6 +97,7 @@ def verify_training(
     backends: training, which is PyTorch and always there, c, this machine, and emulated processors
               and boards, such as cortex-m3; by default training and c
     arch:     as `load` takes it
+    train_only: as `compile_training` takes it
     others:   options of `Network.verify` that do not apply: none may be given
 
     Errors as `compile_training`, and InputError for a backend that cannot run here.
@@ -94,4 +113,5 @@ def verify_training(
             f"--train: expected steps:N with at least 1 step, such as steps:20, found {train!r}"
         )
     names = checked_names([HOST] if backends is None else backends)
-    return training_verified(open_run(Path(run), arch, progress.note), int(count), names, arch)
+    opened = open_run(Path(run), arch, progress.note)
+    return training_verified(opened, int(count), names, arch, _parts(train_only))

@@ -173,7 +173,7 @@ class CompiledTraining(Reported):
     """A folder of C that trains the network of a run on, with the bits of `samebits.train`.
 
     code: its tape, its memory and its files. report_sha256: of report.json, which states that of
-    all other files. arch: as `load` takes it
+    all other files. arch: as `load` takes it. parts: names of what is trained; (): all
     """
 
     source: str
@@ -182,6 +182,7 @@ class CompiledTraining(Reported):
     run: StoppedRun
     report_sha256: str = ""
     arch: Any = None
+    parts: tuple[str, ...] = ()
 
     @settled
     def state(self, run: str | Path | None = None) -> bytes:
@@ -192,7 +193,7 @@ class CompiledTraining(Reported):
         checkpoint = self.run.checkpoint
         if run is not None:
             checkpoint = open_checkpoint(Path(run), lambda text: None)[1]
-        return state_bytes(checkpoint, self.code.places)
+        return state_bytes(checkpoint, self.code)
 
     @settled
     def verify(
@@ -240,6 +241,8 @@ class CompiledTraining(Reported):
         self, batches: Sequence[Batch], rates: Sequence[float]
     ) -> tuple[list[StepTrace], bytes]:
         again = open_run(self.run.path, self.arch)
+        if self.parts:
+            again.engine.train_only(self.parts)
         return torch_steps(again.engine, self.code, self.run.checkpoint.step, batches, rates)
 
     def _where(
@@ -277,12 +280,14 @@ class CompiledTraining(Reported):
             "prefix": self.code.prefix,
             "batch": self.code.tape.batch,
             "step": self.run.checkpoint.step,
+            "train_only": list(self.parts),
             "report_sha256": self.report_sha256,
             "bytes": {
                 "state": places.state,
                 "saved_state": places.saved,
                 "arena": places.arena,
                 "arena_bound": places.bound,
+                "frozen": self.code.frozen.size,
             },
         }
 
@@ -295,10 +300,11 @@ class CompiledTraining(Reported):
             ("beside it, for a step", f"{places.arena - places.state:,}"),
             ("arena", f"{places.arena:,}"),
             ("saved state", f"{places.saved:,}"),
+            ("parts that stand, in flash", f"{self.code.frozen.size:,}"),
         ]
         return Report(
             f"Training step of {printable(self.source)} in C",
-            f"{elements:,} parameters, batches of up to {tape.batch}, after step "
+            f"{elements:,} parameters to train, batches of up to {tape.batch}, after step "
             f"{self.run.checkpoint.step}",
             [
                 section(
@@ -322,19 +328,22 @@ def training_of(
     prefix: str,
     arch: Any,
     schedule: str | Sequence[float] | None = None,
+    parts: tuple[str, ...] = (),
 ) -> CompiledTraining:
-    """Write the C that trains the network of a run on."""
+    """Write the C that trains the network of a run on, or parts of it."""
     progress.stage("generating C")
     rates = schedule or ()
     if isinstance(rates, str):
         rates = parse_schedule(rates, run.config.lr)
+    if parts:
+        run.engine.train_only(parts)
     code = code_of_run(run, batch, prefix, rates)
     sha256 = replace_folder(out.absolute(), code.files)
-    return CompiledTraining(str(run.path), out.absolute(), code, run, sha256, arch)
+    return CompiledTraining(str(run.path), out.absolute(), code, run, sha256, arch, parts)
 
 
 def training_verified(
-    run: StoppedRun, steps: int, backends: Sequence[str], arch: Any
+    run: StoppedRun, steps: int, backends: Sequence[str], arch: Any, parts: tuple[str, ...] = ()
 ) -> TrainingVerification:
     """Compare steps on the run's own data, in the order of its training."""
     path, checkpoint, config = run.path, run.checkpoint, run.config
@@ -350,8 +359,10 @@ def training_verified(
     epochs = range(-(-count // own))
     chosen = torch.cat([data_order(own, config.seed, epoch) for epoch in epochs])[:count]
     images, labels = data.values(data.images("train")[chosen]), data.targets("train", chosen)
+    if parts:
+        run.engine.train_only(parts)
     code = code_of_run(run, CHECKED_BATCH, "model")
-    compiled = CompiledTraining(str(path), Path(), code, run, arch=arch)
+    compiled = CompiledTraining(str(path), Path(), code, run, arch=arch, parts=parts)
     return compiled.verify(images, labels, None, backends)
 
 

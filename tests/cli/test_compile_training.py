@@ -26,7 +26,7 @@ def run(tmp_path_factory):
 def test_a_run_becomes_c_and_comes_back(run, samebits, tmp_path):
     done = samebits("compile", run, "--out", tmp_path / "c", "--train", "--prefix", "net")
     assert done.code == 0, done.err
-    assert "26,122 parameters, batches of up to 8, after step 2" in done.out
+    assert "26,122 parameters to train, batches of up to 8, after step 2" in done.out
     found = {path.name for path in (tmp_path / "c").iterdir()}
     assert found == {"net.c", "net.h", "net_state.c", "report.json", "samebits"}
     compiled = sb.compile_training(run, tmp_path / "d", batch=4)
@@ -72,6 +72,8 @@ def test_json_has_the_figures(run, samebits, tmp_path):
         (["--train-schedule", "cosine"], "expected NAME:STEPS with 1 to 1,048,576 steps"),
         (["--train-schedule", "sine:3"], "expected a schedule among"),
         (["--prefix", "2"], "prefix of the generated C: expected"),
+        (["--train-only", "head"], "--train-only: expected names of modules or parameters, found"),
+        (["--train-only", "1,"], "separated by commas, found '1,'"),
     ],
 )
 def test_options_that_do_not_apply(run, samebits, tmp_path, options, said):
@@ -97,6 +99,32 @@ def test_steps_are_compared_on_the_data_of_the_run(run, samebits):
     assert len(told["losses"]) == told["steps"] == 3
 
 
+def test_a_part_trains_and_comes_back_beside_the_rest(run, samebits, tmp_path):
+    head = ("--train-only", "5")
+    done = samebits("verify", run, "--train", "steps:3", *head, "--backends", "c", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["same"]
+    done = samebits("compile", run, "--out", tmp_path / "c", *head, "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["train_only"] == ["5"]
+    assert told["bytes"]["state"] < told["bytes"]["frozen"]
+    compiled = sb.compile_training(run, tmp_path / "d", train_only=["5.weight", "5.bias"])
+    assert compiled.code.files["model.c"] == (tmp_path / "c" / "model.c").read_bytes()
+    device = Device(compiled.code, tmp_path / "built", "-O0")
+    assert device.step(*batches(1, 8)[0]) == 0
+    path = compiled.checkpoint(device.state(), tmp_path / "back")
+    assert sb.evaluate(path, "digits").correct is not None
+    assert compiled.state(path) == device.state()
+    again = sb.compile_training(path, tmp_path / "d", train_only="5")
+    assert again.state() == device.state()
+    with pytest.raises(InputError, match=r"1\.weight: expected 3 steps, as the run has, found 2"):
+        sb.compile_training(path, tmp_path / "d")
+    sb.fit("digits", "mlp", tmp_path / "other", epochs=1, batch=32, limit=8, seed=3)
+    with pytest.raises(InputError, match="whose parts that no step changes are those of the C"):
+        compiled.state(tmp_path / "other")
+
+
 @pytest.mark.slow  # half a minute: emulated boards
 def test_boards_train_as_pytorch_does(run, samebits):
     names = ["c", "cortex-m0-large", "cortex-m3", "cortex-m4", "cortex-m55", "aarch64", "s390x"]
@@ -112,6 +140,7 @@ def test_boards_train_as_pytorch_does(run, samebits):
     [
         (["--train", "steps:2", "--seed", "3"], "--seed does not apply to --train, found 3"),
         (["--train", "20"], "expected steps:N with at least 1 step"),
+        (["--train-only", "1"], "expected steps:N with at least 1 step"),
         (["--train", "steps:2", "--backends", "npu"], "--backends: expected some of training, c,"),
         (["--train", "steps:2", "--backends", "cortex-m0"], "that needs"),
     ],

@@ -75,11 +75,13 @@ def data(given, rates, marks):
     )
 
 
-def on_board(folder, target, name, steps, *flags):
+def on_board(folder, target, name, steps, parts=()):
     """State, losses, bytes of stack and instructions of a step, beside the state and the losses of
-    PyTorch."""
+    PyTorch. parts: what is trained; (): all"""
     options = config()
     run = engine(network(name), options)
+    if parts:
+        run.train_only(parts)
     code = code_of(run, options)
     given, rates = batches(steps, 8), [0.1 * (steps - t) / steps for t in range(steps)]
     marks = len(code.tape.training)
@@ -95,7 +97,7 @@ def on_board(folder, target, name, steps, *flags):
     )
     sources = [*folder.glob("*.c"), *folder.glob("samebits/*.c")]
     sources += [boards.FOLDER / file for file in ("startup.c", "memory.c")]
-    command = [*target.compiler_command, *target.flags, "-include", "mark.h", *flags]
+    command = [*target.compiler_command, *target.flags, "-include", "mark.h"]
     command += [*target.board.defines, "-I.", "-Isamebits", "-I", str(boards.FOLDER)]
     command += ["-L", str(boards.FOLDER), "-T", "board.ld", *map(str, sources), "-lgcc"]
     subprocess.run([*command, "-o", "program"], cwd=folder, check=True)
@@ -117,14 +119,22 @@ def on_board(folder, target, name, steps, *flags):
 
 @pytest.mark.slow  # a minute: programs of 36 million instructions a step
 @pytest.mark.parametrize(
-    ("name", "target", "millions"),
-    [("cnn", "cortex-m3", 29.4), ("chain", "cortex-m55", 9), ("dropout", "cortex-m0-large", 9)],
+    ("name", "target", "parts", "millions", "kib"),
+    [
+        ("cnn", "cortex-m3", (), 29.6, 169),
+        ("cnn", "cortex-m3", ("6", "10"), 19, 112),
+        ("cnn", "cortex-m3", ("10",), 12, 15),
+        ("chain", "cortex-m55", (), 9, 22),
+        ("dropout", "cortex-m0-large", (), 9, 15),
+    ],
 )
-def test_the_state_is_that_of_pytorch(tmp_path, name, target, millions):
+def test_the_state_is_that_of_pytorch(tmp_path, name, target, parts, millions, kib):
     chosen = TARGETS[target]
     if chosen.unavailable():
         pytest.skip(chosen.unavailable())
-    found, wanted, _ = on_board(tmp_path, chosen, name, 5)
+    found, wanted, code = on_board(tmp_path, chosen, name, 5, parts)
+    print(f"{code.places.arena} + {found[2]} bytes of RAM, {found[3].sum():,.0f} instructions")
     assert found[:2] == wanted
     assert found[2] < 2048  # bytes of stack
     assert found[3].sum() < millions * 1e6  # instructions a step
+    assert code.places.arena + found[2] <= 1024 * kib  # of RAM

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from on_device import Device, batches, code_of, config, engine, network, state_bytes
+from on_device import (
+    Device,
+    batches,
+    code_of,
+    config,
+    engine,
+    network,
+    state_bytes,
+    train_beside,
+)
 from samebits.data.digits import load_digits
-from samebits.train.run.schedule import Schedule
 
 SANITIZED = ("-fsanitize=undefined", "-fno-sanitize-recover=all")
 
@@ -18,17 +24,7 @@ def train(name, folder, steps, *flags, batch=8, short=False, **options):
     """Both beside each other; short: every other batch has half of the samples."""
     chosen = config(**options)
     run = engine(network(name), chosen)
-    device = Device(code_of(run, chosen, batch=batch), folder, *flags)
-    assert device.state() == state_bytes(run, 0, device)
-    rate = Schedule("linear", chosen.lr, steps)
-    for step, (images, labels) in enumerate(batches(steps, batch, chosen.seed)):
-        if short and step % 2:
-            images, labels = images[: batch // 2], labels[: batch // 2]
-        loss = run.step((images, labels), rate.at(step), step)
-        assert device.step(images, labels, rate.at(step)) == 0
-        assert device.state() == state_bytes(run, step + 1, device), f"step {step}"
-        assert device.loss == (loss if loss < 2**27 else math.inf)
-    return run, device
+    return run, train_beside(run, chosen, folder, steps, *flags, batch=batch, short=short)
 
 
 @pytest.mark.parametrize("name", ["chain", "dropout", "norms"])

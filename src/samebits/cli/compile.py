@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, Sign, reads, whole
+from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, Sign, TrainOnly, reads, whole
 from samebits.cli.output import show, working
 
 
@@ -85,6 +85,7 @@ def compile_command(
             "[default: that of the run].",
         ),
     ] = None,
+    train_only: TrainOnly = None,
     sign: Sign = None,
     report: Page = None,
     arch: Arch = None,
@@ -96,7 +97,7 @@ def compile_command(
 
     With --train, C that trains the network of a training folder or checkpoint on.
     """
-    on_device = train or train_batch is not None or train_schedule is not None
+    on_device = train or any(v is not None for v in (train_batch, train_schedule, train_only))
     if sizes is None and target == "c" and not on_device:
         sizes = True
     options: dict[str, Any] = {
@@ -121,6 +122,7 @@ def compile_command(
                 "arch": arch,
                 "batch": train_batch,
                 "schedule": train_schedule,
+                "train_only": train_only,
                 **options,
                 **part,
             }

@@ -146,6 +146,14 @@ Arch = Annotated[
         metavar="NAME", help="Needed for a training run of a callable of your own: its name."
     ),
 ]
+TrainOnly = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="With --train: the modules or parameters that a step trains, separated by commas, "
+        "such as head or *.bias [default: all].",
+    ),
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(

@@ -15,6 +15,7 @@ from samebits.cli.options import (
     Quiet,
     Samples,
     SampleSeed,
+    TrainOnly,
     reads,
 )
 from samebits.cli.output import show, working
@@ -77,6 +78,7 @@ def verify_command(
             "PyTorch (training) and C (c, cortex-m3 ...), state and loss compared after each.",
         ),
     ] = None,
+    train_only: TrainOnly = None,
     arch: Arch = None,
     meaning: Meaning = None,
     seed: SampleSeed = 0,
@@ -94,8 +96,9 @@ def verify_command(
         from samebits import adaptation, api
 
         result: Any
-        if train is not None:
-            others = {
+        if train is not None or train_only is not None:
+            others: dict[str, Any] = {
+                "train_only": train_only,
                 "inputs": None if inputs == RANDOM else inputs,
                 "available": available or None,
                 "rebuild": rebuild,
@@ -105,7 +108,7 @@ def verify_command(
                 "seed": seed or None,
                 **{name: value or None for name, value in reading.items()},
             }
-            result = adaptation.verify_training(model, train, names, arch, **others)
+            result = adaptation.verify_training(model, train or "", names, arch, **others)
         else:
             net = api.load(model, arch=arch, meaning=meaning)
             if rebuild is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from samebits.codegen.names import WIDTH, c_comment, wrapped_list
 from samebits.ondevice.optimizer import POWERS, UpdateOptions, update_text
 from samebits.ondevice.places import Places
-from samebits.ondevice.tape import StepCall, StepTape
+from samebits.ondevice.tape import Room, StepCall, StepTape
 from samebits.spec.training.loss import T1, T2
 
 HEADER = """\
@@ -76,19 +76,24 @@ SOURCE = """\
 #include "{name}.h"
 
 #include "samebits_bytes.h"
-
+{include}
 #define UNSURE (-1) /* bounds do not prove that all updates can be made */
 #define PARAMETERS {parameters}
 #define STATISTICS {statistics}
 #ifndef SAMEBITS_TRAIN_MARK
 #define SAMEBITS_TRAIN_MARK(i) /* for measurements: instruction i is done */
 #endif
+/* Blocks, so that records of one call leave the stack before the next. */
 #define TRY(i, call)                                                                              \\
-    if ((status = (call)) != SAMEBITS_TRAIN_OK) return status;                                    \\
-    SAMEBITS_TRAIN_MARK(i)
+    {{                                                                                            \\
+        if ((status = (call)) != SAMEBITS_TRAIN_OK) return status;                                \\
+        SAMEBITS_TRAIN_MARK(i)                                                                    \\
+    }}
 #define DO(i, call)                                                                               \\
-    call;                                                                                         \\
-    SAMEBITS_TRAIN_MARK(i)
+    {{                                                                                            \\
+        call;                                                                                     \\
+        SAMEBITS_TRAIN_MARK(i)                                                                    \\
+    }}
 
 /* T1 and T2 of docs/spec/training.md, 6.1. */
 static const int64_t TABLES[512] = {{
@@ -242,6 +247,7 @@ def source(
     return SOURCE.format(
         name=name,
         NAME=name.upper(),
+        include=f'#include "{name}_frozen.h"\n' if places.frozen else "",
         parameters=len(places.parameters),
         statistics=len(places.statistics),
         tables=wrapped_list([str(v) for v in (*T1, *T2)], 4),
@@ -282,12 +288,20 @@ def _calls(
             where = instruction.where
             name = c_comment(re.sub("[()']", "", where))
             lines.append(f"{pad}/* {name} */")
-        call = instruction.call.format(*(places.rooms[r] for r in instruction.rooms))
+        call = instruction.call.format(*(_room(places, r) for r in instruction.rooms))
         number = next(numbers)
         kind = "TRY" if instruction.fails else "DO"
         text = f"{call};" if number < 0 and not instruction.fails else f"{kind}({number}, {call})"
         lines += _folded(text, pad)
     return "\n".join(lines)
+
+
+def _room(places: Places, room: Room) -> str:
+    """A room in the text of a call: its offset, or of an optional one its pointer or NULL."""
+    if not room.optional:
+        return str(places.rooms[room])
+    at = places.rooms.get(room)
+    return "NULL" if at is None else f"(int32_t *)(void *)(m + {at})"
 
 
 def _folded(text: str, pad: str) -> list[str]:

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
 import torch
-from torch import nn
 
 from samebits.codegen.names import checked_prefix
 from samebits.csrc import flat
 from samebits.data.options import TASKS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ondevice.emit import first_state, header, source
+from samebits.ondevice.frozen import FrozenParts, frozen_header, frozen_parts
 from samebits.ondevice.optimizer import options_of, schedule_entries
 from samebits.ondevice.places import Places, place
 from samebits.ondevice.record import record as tape_of
@@ -26,6 +26,7 @@ from samebits.train.graph import TrainingGraph
 from samebits.train.recording import record
 from samebits.train.run.checkpoint import Checkpoint
 from samebits.train.run.config import TrainConfig
+from samebits.train.run.engine import Engine
 from samebits.train.run.restore import StoppedRun
 
 KERNELS = (
@@ -44,12 +45,14 @@ FORMAT = "samebits-training-1"
 class TrainingCode:
     """A network's training step as C.
 
-    files: by path, as a folder holds them
+    frozen: what no step changes
+    files:  by path, as a folder holds them
     """
 
     prefix: str
     tape: StepTape
     places: Places
+    frozen: FrozenParts
     files: Mapping[str, bytes]
 
 
@@ -61,7 +64,7 @@ def code_of_run(
         raise UnsupportedError(
             f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
         )
-    made = (run.engine.model, run.config, run.input_shape, _state_of(run.checkpoint))
+    made = (run.engine, run.config, run.input_shape, _state_of(run.checkpoint))
     return training_code(*made, batch=batch, prefix=prefix, rates=rates)
 
 
@@ -69,17 +72,23 @@ def _state_of(checkpoint: Checkpoint) -> TrainingState:
     return TrainingState(checkpoint.model, checkpoint.optimizer["state"], checkpoint.step)
 
 
-def state_bytes(checkpoint: Checkpoint, places: Places) -> bytes:
+def state_bytes(checkpoint: Checkpoint, code: TrainingCode) -> bytes:
     """The bytes of a checkpoint's state. Raises InputError for one of another network."""
-    for held in places.parameters:
-        found = checkpoint.model.get(f"{held.parameter.name}.codes")
+    tape = code.tape
+    for parameter in (*tape.parameters, *tape.frozen):
+        found = checkpoint.model.get(f"{parameter.name}.codes")
         shape = None if found is None else tuple(found.shape)
-        if shape != held.parameter.shape:
+        if shape != parameter.shape:
             raise InputError(
-                f"expected the parameter {held.parameter.name} of shape {held.parameter.shape} in "
-                f"the checkpoint, found {shape}; give a run of the network that was compiled"
+                f"expected the parameter {parameter.name} of shape {parameter.shape} in the "
+                f"checkpoint, found {shape}; give a run of the network that was compiled"
             )
-    return to_bytes(_state_of(checkpoint), places)
+    if (own := frozen_parts(tape, checkpoint.model).sha256) != code.frozen.sha256:
+        raise InputError(
+            f"expected a run whose parts that no step changes are those of the C (sha256 "
+            f"{code.frozen.sha256:.16}), found others ({own:.16}); compile that run"
+        )
+    return to_bytes(_state_of(checkpoint), code.places)
 
 
 def trained_on(checkpoint: Checkpoint, data: bytes, places: Places) -> Checkpoint:
@@ -89,14 +98,15 @@ def trained_on(checkpoint: Checkpoint, data: bytes, places: Places) -> Checkpoin
     Raises InputError for bytes that are no state of this network.
     """
     state = from_bytes(data, places)
-    optimizer = {**checkpoint.optimizer, "state": state.moments}
-    return replace(
-        checkpoint, step=state.step, model=state.model, optimizer=optimizer, exponents=None
-    )
+    trained = {held.parameter.index for held in places.parameters}
+    others = {i: own for i, own in checkpoint.optimizer["state"].items() if i not in trained}
+    optimizer = {**checkpoint.optimizer, "state": {**others, **state.moments}}
+    model = {**checkpoint.model, **state.model}
+    return replace(checkpoint, step=state.step, model=model, optimizer=optimizer, exponents=None)
 
 
 def training_code(
-    model: nn.Module,
+    engine: Engine,
     config: TrainConfig,
     shape: tuple[int, ...],
     state: TrainingState,
@@ -105,7 +115,7 @@ def training_code(
     prefix: str = "model",
     rates: Sequence[float] = (),
 ) -> TrainingCode:
-    """The C of a converted model that trains on where a run is.
+    """The C of an engine's model that trains on where a run is, as steps of the engine do.
 
     shape: of one sample; batch: the most samples of a step, which is one shard; rates: of the steps
     to come, none: that of the run. Raises InputError for a batch that is none, a bad rate and a bad
@@ -115,22 +125,26 @@ def training_code(
     if batch < 1:
         raise InputError(f"--train-batch: expected at least 1 sample, found {batch}")
     _check_options(config)
-    tape = tape_of(model, _graph(model, (batch, *shape)), (batch, *shape))
+    tape = tape_of(engine.model, _graph(engine, (batch, *shape)), (batch, *shape))
     options = options_of(config)
     schedule = schedule_entries(rates, state.step)
-    places = place(tape, options)
+    frozen = frozen_parts(tape, state.model)
+    places = place(tape, options, frozen.sha256)
     data = to_bytes(state, places)
     files = {
         f"{prefix}.h": header(tape, places, prefix),
         f"{prefix}.c": source(tape, places, options, config.lr, schedule, prefix),
         f"{prefix}_state.c": first_state(data, prefix),
-        "report.json": _report(prefix, tape, places, config, len(rates)),
+        "report.json": _report(prefix, tape, places, config, len(rates), frozen),
     }
+    if frozen.sha256:
+        files[f"{prefix}_frozen.h"] = frozen_header(frozen, prefix)
     library = {
         f"{LIBRARY}/{name}": text for name, text in flat((*KERNELS, *options.kernels)).items()
     }
     texts = {**files, **library}
-    return TrainingCode(prefix, tape, places, {k: v.encode() for k, v in texts.items()})
+    data_files = {k: v.encode() for k, v in texts.items()}
+    return TrainingCode(prefix, tape, places, frozen, data_files)
 
 
 def _check_options(config: TrainConfig) -> None:
@@ -148,10 +162,10 @@ def _check_options(config: TrainConfig) -> None:
             )
 
 
-def _graph(model: nn.Module, shape: tuple[int, ...]) -> TrainingGraph:
-    """The training graph of a model for inputs of a shape; the model stays as it is."""
-    training = model.training
-    model.train()
+def _graph(engine: Engine, shape: tuple[int, ...]) -> TrainingGraph:
+    """The graph of an engine's steps for inputs of a shape; the model stays as it is."""
+    model, training = engine.model, engine.model.training
+    engine.set_training()
     try:
         ramp = torch.arange(math.prod(shape), dtype=torch.float32) % 17 / 16 - 0.5
         return record(model, model_input(model, ramp.reshape(shape)))
@@ -159,7 +173,14 @@ def _graph(model: nn.Module, shape: tuple[int, ...]) -> TrainingGraph:
         model.train(training)
 
 
-def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig, rates: int) -> str:
+def _report(
+    prefix: str,
+    tape: StepTape,
+    places: Places,
+    config: TrainConfig,
+    rates: int,
+    frozen: FrozenParts,
+) -> str:
     """The report of a folder, as JSON."""
     own = {
         "generator": "samebits",
@@ -181,6 +202,7 @@ def _report(prefix: str, tape: StepTape, places: Places, config: TrainConfig, ra
             "saved_state": places.saved,
             "arena": places.arena,
             "arena_bound": places.bound,
+            "frozen": frozen.size,
         },
     }
     return json.dumps(own, indent=2) + "\n"

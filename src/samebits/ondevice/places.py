@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from samebits.arena import ArenaBuffer, aligned, plan
+from samebits.arena import ArenaBuffer, ArenaPlan, aligned, plan
 from samebits.ondevice.optimizer import POWERS, UpdateOptions
 from samebits.ondevice.tape import Room, StepTape, StoredParameter, StoredStatistics
 
@@ -31,6 +32,8 @@ class Places:
 
     moments:    what there is of every parameter
     parameters: in the order of the tape; statistics: with their offsets; powers: of Adam, or None
+    rooms:      offsets of the values of a step; optional ones that are not there are missing
+    frozen:     sha256 of all that no step changes, or ""
     network:    32 bits that tell networks apart, of all that their state depends on
     state:      bytes of the arena that hold it. saved: bytes of a saved state
     arena:      bytes in all; bound: no plan needs less
@@ -41,6 +44,7 @@ class Places:
     powers: int | None
     statistics: tuple[tuple[StoredStatistics, int], ...]
     rooms: dict[Room, int]
+    frozen: str
     network: int
     state: int
     saved: int
@@ -48,7 +52,7 @@ class Places:
     bound: int
 
 
-def place(tape: StepTape, options: UpdateOptions) -> Places:
+def place(tape: StepTape, options: UpdateOptions, frozen: str = "") -> Places:
     """The places of a tape: numbers of 8 bytes first, then those of 4, 2 and 1."""
     at, statistics, placed = 0, [], []
     for held in tape.statistics:
@@ -66,8 +70,8 @@ def place(tape: StepTape, options: UpdateOptions) -> Places:
         pairs += 2 * (1 + kinds) * parameter.size
         bytes_at += parameter.size
     state = aligned(bytes_at)
-    found = plan([ArenaBuffer(aligned(r.size), r.first, r.last) for r in tape.rooms])
-    rooms = {r: state + offset for r, offset in zip(tape.rooms, found.offsets, strict=True)}
+    chosen, found = _planned(tape.rooms)
+    rooms = {r: state + offset for r, offset in zip(chosen, found.offsets, strict=True)}
     reals = sum(held.channels for held in tape.statistics) + len(POWERS) * options.is_adam
     saved = HEADER + 4 * (1 + kinds) * count + (3 + 2 * kinds) * elements + 8 * reals
     return Places(
@@ -76,7 +80,8 @@ def place(tape: StepTape, options: UpdateOptions) -> Places:
         powers,
         tuple(statistics),
         rooms,
-        _network(tape, options),
+        frozen,
+        _network(tape, options, frozen),
         state,
         saved,
         state + found.peak,
@@ -84,9 +89,25 @@ def place(tape: StepTape, options: UpdateOptions) -> Places:
     )
 
 
-def _network(tape: StepTape, options: UpdateOptions) -> int:
-    """The number of a network: of names and shapes of its state, and of its optimizer."""
+def _planned(rooms: Sequence[Room]) -> tuple[list[Room], ArenaPlan]:
+    """A plan with all optional rooms that fit beside the others, and the rooms that it places."""
+
+    def planned(chosen: Sequence[Room]) -> ArenaPlan:
+        return plan([ArenaBuffer(aligned(r.size), r.first, r.last) for r in chosen])
+
+    chosen = [room for room in rooms if not room.optional]
+    best = planned(chosen)
+    for room in (room for room in rooms if room.optional):
+        found = planned([*chosen, room])
+        if found.peak <= best.peak:
+            chosen, best = [*chosen, room], found
+    return chosen, best
+
+
+def _network(tape: StepTape, options: UpdateOptions, frozen: str) -> int:
+    """The number of a network: of names and shapes of its state, of its optimizer, and of what no
+    step changes."""
     names = [[p.name, p.shape, p.index] for p in tape.parameters]
     running = [[s.name, s.channels] for s in tape.statistics]
-    text = json.dumps([names, running, astuple(options)])
+    text = json.dumps([names, running, astuple(options), *[frozen] * bool(frozen)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")

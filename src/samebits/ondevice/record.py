@@ -9,8 +9,8 @@ from torch import nn
 from samebits.errors import UnsupportedError
 from samebits.ondevice.rules import RULES
 from samebits.ondevice.tape import Array, StepTape, codes, exponent, pointer
-from samebits.ondevice.writer import TapeWriter, instruction, unsupported
-from samebits.train.graph import Slot, TrainingGraph, TrainingNode
+from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
+from samebits.train.graph import TrainingGraph, TrainingNode
 
 MOST_CLASSES = 256  # labels are bytes
 MOST_BATCH = 1 << 11  # below the rows from which the mean is one with amounts (training.md 6.2)
@@ -19,18 +19,13 @@ MOST_BATCH = 1 << 11  # below the rows from which the mean is one with amounts (
 def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> StepTape:
     """The tape of a model in training whose graph was recorded for inputs of a shape [n, ...].
 
-    The loss is the mean cross-entropy of class indices, updates are those of SGD with momentum.
+    The loss is the mean cross-entropy of class indices.
     Raises UnsupportedError, which names the layer, for a network that C cannot train yet.
     """
     made = TapeWriter(model, graph, StepTape(shape[0]))
-    for index, (name, parameter) in enumerate(model.named_parameters()):
-        made.names[id(parameter)] = (name, index)
-    for name, buffer in model.named_buffers():
-        made.names[id(buffer)] = (name, -1)
     for node in graph.instructions:
-        for argument in node.arguments:
-            if isinstance(argument, Slot) and made.readers.setdefault(argument.index, node) != node:
-                raise unsupported(node, "a value that two layers read")
+        if any(len(made.readers[slot]) > 1 for slot in slots_of(node)):
+            raise unsupported(node, "a value that two layers read")
     _quantize(made, graph.instructions[0], shape)
     for node in graph.instructions:
         rule = RULES.get(node.operation.name)
@@ -40,10 +35,13 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     last = graph.instructions[-1]
     if last.operation.name != "Products" or len(made.arrays[graph.output].shape) != 2:
         raise unsupported(last, "an output that no Linear gives")
-    g = _loss(made, last)
-    for backward in reversed(made.backward):
-        g = backward(g)
     _check_all(made)
+    made.pending[graph.output] = [_loss(made, last)]
+    for node, backward in reversed(made.backward):
+        (g,) = made.pending.pop(node.outputs[0])
+        for slot, dx in zip(slots_of(node), backward(g), strict=True):
+            if dx is not None:
+                made.pending.setdefault(slot, []).append(dx)
     made.tape.live()
     return made.tape
 
@@ -75,11 +73,17 @@ def _loss(made: TapeWriter, last: TrainingNode) -> Array:
 
 
 def _check_all(made: TapeWriter) -> None:
-    """UnsupportedError unless every parameter is trained, once."""
-    stored = {parameter.name for parameter in made.tape.parameters}
-    for name, parameter in made.model.named_parameters():
-        if name not in stored or not parameter.requires_grad:
+    """UnsupportedError unless every parameter is used, and some are trained."""
+    t = made.tape
+    stored = {parameter.name for parameter in (*t.parameters, *t.frozen)}
+    for name, _ in made.model.named_parameters():
+        if name not in stored:
             raise UnsupportedError(
-                f"{name}: expected a parameter that every step trains, found one that is not used "
-                "or is frozen, which training in C cannot leave out yet; remove or train it"
+                f"{name}: expected a parameter that every step uses, found one that none does, "
+                "which training in C cannot leave out; remove it"
             )
+    if not t.parameters:
+        raise UnsupportedError(
+            "expected a parameter that steps train, found none: requires_grad is False of all; "
+            "let some be trained"
+        )

@@ -1,14 +1,15 @@
 """A rule for every operation: its instructions, forward and backward.
 
-A rule emits the forward instructions of a node and notes a function that emits the backward ones;
-those are called in reverse order. `count` in the C is the number of samples, `o` the optimizer, `b`
-the bounds, `e` the exponents of all arrays, `p` the parameters, `m` the arena.
+A rule emits the forward instructions of a node and, where a gradient is wanted, notes a function
+that emits the backward ones; those are called in reverse order. `count` in the C is the number of
+samples, `o` the optimizer, `b` the bounds, `e` the exponents of all arrays, `p` the parameters of
+the state and `s` its statistics, `FROZEN` and `STANDING` those that no step changes, `m` the arena.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from samebits.kernels import ConvShape, Window
@@ -16,19 +17,20 @@ from samebits.kernels.averages import Averages
 from samebits.ondevice.tape import (
     Array,
     Room,
-    StoredStatistics,
+    StepCall,
     codes,
     exponent,
     gradient,
     pointer,
     record_of,
 )
-from samebits.ondevice.writer import TapeWriter, instruction, unsupported
+from samebits.ondevice.writer import ALIASES, TapeWriter, instruction, unsupported, wants
 from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
+CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values; 0: none
 
 
 def _given(made: TapeWriter, node: TrainingNode) -> Array:
@@ -40,7 +42,7 @@ def _given(made: TapeWriter, node: TrainingNode) -> Array:
 
 def _products(made: TapeWriter, node: TrainingNode) -> None:
     """Linear and Conv2d: 8 bits, or the logits, whose 32 bits the gradient replaces."""
-    _, weight, bias, shape, peaks = node.arguments
+    *_, shape, peaks = node.arguments
     assert isinstance(shape, ConvShape)
     if shape.groups != 1 or shape.dilation != (1, 1) or peaks is not None:
         raise unsupported(node, "groups, dilation or shifts of channels")
@@ -52,150 +54,194 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         "conv",
         ["count", *sides, shape.co, shape.kh, shape.kw, *shape.stride, *shape.padding],
     )
-    w, b = made.parameter(node, weight), made.parameter(node, bias)
+    w, b = made.parameter(node, 1), made.parameter(node, 2)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
-    last = made.next(node) is None
-    if last:
+    if node.outputs[0] == made.graph.output:
         y = t.array(out, 32)
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
         t.forward.append(instruction(node, call, x, y))
-    elif (after := _behind(made, node)) is not None and after.operation.name == "Short":
-        y = t.array(out, 32)
-        call = f"samebits_train_products({head}, {pointer('int32_t', 1)}, NULL, &{exponent(y)}, "
-        t.forward.append(instruction(node, f"{call}NULL)", x, y))
     else:
-        y, sums = t.array(out, 8), t.room(4 * math.prod(out))
-        mask, rooms = _clamped(made, node, y, 3)
-        call = f"samebits_train_products({head}, {pointer('int32_t', 2)}, {codes(y, 1)}"
-        call += f", &{exponent(y)}, {mask})"
-        t.forward.append(instruction(node, call, x, y, sums, *rooms))
+        y = t.array(out, 16 if _is_short(made, node) else 8)
+        sums = t.room(4 * math.prod(out), optional=True)
+        clamp, rooms = clamped(made, node, y, 3)
+        call = f"samebits_train_products({head}, {{2}}, m + {{1}}, {y.width}, &{exponent(y)}, "
+        t.forward.append(instruction(node, f"{call}{clamp})", x, y, sums, *rooms))
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
-    first = not node.wanted[0]
 
-    def backward(g: Array) -> Array:
-        call = f"samebits_train_bound_products(&b, {geometry}, {exponent(x)}, {w}, {b}, o)"
+    def bound(name: str, text: str) -> None:
+        call = f"samebits_train_bound_{name}(&b, {geometry}, {text})"
         t.bounds.append(instruction(node, call, fails=False))
-        dx = x
-        if not first:
-            narrow = g
-            if g.width == 32:
-                narrow = t.array(g.shape, 16)
-                call = f"samebits_train_narrow({gradient(g, 0)}, count * {g.sample}"
-                call += f", {codes(narrow, 1)}, &{exponent(narrow)})"
-                t.backward.append(instruction(node, call, g, narrow))
-            dx = t.array(x.shape, 16)
-            call = f"samebits_train_input_gradient({geometry}, {codes(narrow, 0)}, "
-            call += f"{exponent(narrow)}, {w}, {codes(dx, 1)}, &{exponent(dx)})"
-            t.backward.append(instruction(node, call, narrow, dx))
-        if b != "NULL":
+
+    def input_gradient(g: Array) -> Array:
+        narrow = g
+        if g.width == 32:
+            narrow = t.array(g.shape, 16)
+            call = f"samebits_train_narrow({gradient(g, 0)}, count * {g.sample}"
+            call += f", {codes(narrow, 1)}, &{exponent(narrow)})"
+            t.backward.append(instruction(node, call, g, narrow))
+        dx = t.array(x.shape, 16)
+        call = f"samebits_train_input_gradient({geometry}, {codes(narrow, 0)}, "
+        call += f"{exponent(narrow)}, {w}, {codes(dx, 1)}, &{exponent(dx)})"
+        t.backward.append(instruction(node, call, narrow, dx))
+        return dx
+
+    def backward(g: Array) -> tuple[Array | None]:
+        dx = input_gradient(g) if wants(node, 0) else None
+        if wants(node, 2):
+            bound("bias", f"{b}, o")
             room = t.room(8 * shape.co)
             call = f"samebits_train_bias_step({gradient(g, 0)}, count * {g.sample // shape.co}"
             call += f", {b}, o, {pointer('int64_t', 1)})"
             t.backward.append(instruction(node, call, g, room))
-        call = f"samebits_train_weight_step({geometry}, {gradient(g, 0)}, {codes(x, 1)}, "
-        t.backward.append(instruction(node, f"{call}{exponent(x)}, {w}, o)", g, x))
-        return dx
+        if wants(node, 1):
+            bound("weight", f"{exponent(x)}, {w}, o")
+            call = f"samebits_train_weight_step({geometry}, {gradient(g, 0)}, {codes(x, 1)}, "
+            t.backward.append(instruction(node, f"{call}{exponent(x)}, {w}, o)", g, x))
+        if dx is not None:
+            bound("input", w)
+        return (dx,)
 
-    made.backward.append(backward)
+    made.going_back(node, backward)
 
 
 def _norm(made: TapeWriter, node: TrainingNode) -> None:
-    """BatchNorm: by the statistics of the batch, and of the running ones in `run`."""
-    _, gamma, beta, mean, var, training, momentum, eps, peaks = node.arguments
+    """BatchNorm: by the statistics of the batch, and by the running ones in `run` and where it
+    stands in evaluation mode."""
+    slot, *_, mean, var, training, momentum, eps, peaks = node.arguments
     t, z = made.tape, _given(made, node)
-    if not training or peaks is not None:
-        raise unsupported(node, "a batch norm in evaluation mode or with shifts of channels")
+    if peaks is not None:
+        raise unsupported(node, "shifts of channels")
     channels = z.shape[-1]
     places = z.sample // channels
-    t.least = max(t.least, 2 if places == 1 else 1)
-    if t.batch * places > MOST_ROWS and z.width == 32:
+    if t.batch * places > MOST_ROWS and z.width == 16:
         raise unsupported(node, f"a batch norm of more than {MOST_ROWS} values a channel")
-    bits = 8 if z.width == 8 else 16
-    numbers = [f"count * {places}", channels, bits, repr(eps), repr(momentum)]
-    geometry = record_of("norm", numbers)
-    w, b = made.parameter(node, gamma), made.parameter(node, beta)
-    own = len(t.statistics)
-    t.statistics += [StoredStatistics(made.names[id(s)][0], channels) for s in (mean, var)]
-    y, saved, room = t.array(z.shape, 8), t.room(32 * channels), t.room(8 * channels)
-    head = f"{geometry}, m + {{0}}, {exponent(z)}"
-    mask, masks = _clamped(made, node, y, 4)
-    tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
-    tail += f", &{exponent(y)}, {mask})"
-    rooms: tuple[Array | Room, ...] = (z, y, saved, room, *masks)
-    call = f"samebits_train_norm({head}, {w}, {b}, {tail}"
-    t.forward.append(instruction(node, call, *rooms))
-    call = f"samebits_train_norm_run({head}, {w}, {b}, s[{own}], s[{own + 1}], {tail}"
-    t.run.append(instruction(node, call, *rooms))
-    call = f"samebits_train_running({geometry}, {pointer('samebits_channel', 0)}, {exponent(z)}"
-    t.moves.append(instruction(node, f"{call}, s[{own}], s[{own + 1}])", saved, fails=False))
+    if training:
+        t.least = max(t.least, 2 if places == 1 else 1)
+    numbers = [f"count * {places}", channels, z.width, repr(eps), repr(momentum)]
+    geometry = record_of("norm", [*numbers, int(not training)])
+    w, b = made.parameter(node, 1), made.parameter(node, 2)
+    running = ", ".join(made.statistics(mean, var, training))
+    in_place = not training and made.is_alone(slot.index)
+    in_place &= z.width == 8 or not _is_kept(made, node)
     read = z
-    if z.width == 32:
+    if z.width == 16 and any(node.wanted):
         read = t.array(z.shape, 8)
         call = f"samebits_train_norm_codes({geometry}, {codes(z, 0)}, {exponent(z)}, "
         call += f"{codes(read, 1)}, &{exponent(read)})"
         t.forward.append(instruction(node, call, z, read))
+    y = t.over(z, 8) if in_place else t.array(z.shape, 8)
+    saved, room = t.room(32 * channels), t.room(8 * channels)
+    head = f"{geometry}, m + {{0}}, {exponent(z)}"
+    clamp, masks = clamped(made, node, y, 4)
+    tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
+    tail += f", &{exponent(y)}, {clamp})"
+    rooms: tuple[Array | Room, ...] = (z, y, saved, room, *masks)
+    call = f"samebits_train_norm_run({head}, {w}, {b}, {running}, {tail}"
+    t.run.append(instruction(node, call, *rooms))
+    if training:
+        call = f"samebits_train_norm({head}, {w}, {b}, {tail}"
+        call_moves = f"samebits_train_running({geometry}, {pointer('samebits_channel', 0)}, "
+        call_moves += f"{exponent(z)}, {running})"
+        t.moves.append(instruction(node, call_moves, saved, fails=False))
+    t.forward.append(instruction(node, call, *rooms))
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> Array:
-        call = f"samebits_train_bound_norm(&b, {geometry}, {w}, {b}, "
+    def backward(g: Array) -> tuple[Array | None]:
+        gamma, beta = (own if wants(node, i) else "NULL" for i, own in ((1, w), (2, b)))
+        call = f"samebits_train_bound_norm(&b, {geometry}, {gamma}, {beta}, "
         call += f"{pointer('samebits_channel', 0)}, o)"
         t.bounds.append(instruction(node, call, saved, fails=False))
-        dz = g if g.width == 32 else t.array(g.shape, 32)
-        reals, numbers = t.room(32 * channels), t.room(4 * channels)
+        dz, text, last = None, "NULL, NULL", list[Array]()
+        if wants(node, 0):
+            dz = g if g.width == 32 and not made.is_shared(g) else t.array(g.shape, 32)
+            text, last = f"{codes(dz, 5)}, &{exponent(dz)}", [dz]
+        reals, integers = t.room(32 * channels), t.room(4 * channels)
         call = f"samebits_train_norm_gradient({geometry}, {gradient(g, 0)}, {codes(read, 1)}, "
-        call += f"{exponent(read)}, {w}, {b}, {pointer('samebits_channel', 2)}, o, "
-        call += f"{pointer('double', 3)}, {pointer('int32_t', 4)}, {codes(dz, 5)}"
-        call += f", &{exponent(dz)})"
-        t.backward.append(instruction(node, call, g, read, saved, reals, numbers, dz))
-        return dz
+        call += f"{exponent(read)}, {gamma}, {beta}, {pointer('samebits_channel', 2)}, o, "
+        call += f"{pointer('double', 3)}, {pointer('int32_t', 4)}, {text})"
+        t.backward.append(instruction(node, call, g, read, saved, reals, integers, *last))
+        return (dz,)
 
-    made.backward.append(backward)
-
-
-def _behind(made: TapeWriter, node: TrainingNode) -> TrainingNode | None:
-    """The node that takes the sums of one, moved or not."""
-    after = made.next(node)
-    while after is not None and after.operation.name == "Reshape":
-        after = made.next(after)
-    return after
+    made.going_back(node, backward)
 
 
-def _clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
-    """The mask of the ReLU that takes the exact sums of a node, as C, and its room; none where
-    another takes them. Between both they may be moved."""
-    after = _behind(made, node)
-    if after is None or after.operation.name != "Relu":
+def clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
+    """The clamp of the ReLU that takes a node's exact sums and the mask of its gradient, as C, and
+    the room of the mask. Between node and ReLU the sums may be moved."""
+    found = list(_takers(made, node.outputs[0]))
+    relu = next((reader for reader in found if reader.operation.name == "Relu"), None)
+    if relu is None:
+        return "SAMEBITS_TRAIN_PLAIN, NULL", []
+    if len(found) > 1:
+        raise unsupported(node, "sums that a ReLU and another layer take")
+    made.clamped.add(id(relu))
+    mask, rooms = _mask(made, relu, y, place)
+    return f"{_clamp_of(relu)}, {mask}", rooms
+
+
+def _takers(made: TapeWriter, slot: int) -> Iterator[TrainingNode]:
+    """The nodes that take a value, moved or not."""
+    for reader in made.readers.get(slot, []):
+        if reader.operation.name == "Reshape":
+            yield from _takers(made, reader.outputs[0])
+        else:
+            yield reader
+
+
+def _clamp_of(relu: TrainingNode) -> str:
+    if relu.arguments[1] not in CLAMPS:
+        raise unsupported(relu, f"a ReLU with the limit {relu.arguments[1]}")
+    return CLAMPS[relu.arguments[1]]
+
+
+def _mask(made: TapeWriter, relu: TrainingNode, y: Array, place: int) -> tuple[str, list[Room]]:
+    """The mask of a ReLU as C, and its room; none where no gradient passes."""
+    if not wants(relu, 0):
         return "NULL", []
-    made.masks[id(after)] = made.tape.room((math.prod(y.shape) + 7) // 8)
-    return pointer("uint8_t", place), [made.masks[id(after)]]
+    made.masks[id(relu)] = made.tape.room((math.prod(y.shape) + 7) // 8)
+    return pointer("uint8_t", place), [made.masks[id(relu)]]
 
 
 def _relu(made: TapeWriter, node: TrainingNode) -> None:
-    """ReLU: of exact sums part of what computes them, of codes in their place.
+    """ReLU and ReLU6: of exact sums part of what computes them, of codes in their place.
 
     Before a pool its mask joins the places of the maxima.
     """
-    if node.arguments[1] != 0:
-        raise unsupported(node, "ReLU6")
     t, x, after = made.tape, _given(made, node), made.next(node)
-    made.arrays[node.outputs[0]] = x
-    if id(node) not in made.masks:
-        made.masks[id(node)] = t.room((math.prod(x.shape) + 7) // 8)
-        call = f"samebits_train_relu({codes(x, 0)}, count * {x.sample}, {pointer('uint8_t', 1)})"
-        t.forward.append(instruction(node, call, x, made.masks[id(node)], fails=False))
+    if id(node) not in made.clamped:
+        if not made.is_alone(node.arguments[0].index):
+            x, given = t.array(x.shape, 8), x
+            _copy(t.forward, node, given, x)
+            t.run += t.forward[-2:]
+        mask, masks = _mask(made, node, x, 1)
+        call = f"samebits_train_relu({codes(x, 0)}, count * {x.sample}, {exponent(x)}, "
+        call += f"{_clamp_of(node)}, {mask})"
+        t.forward.append(instruction(node, call, x, *masks, fails=False))
         t.run.append(t.forward[-1])
-    mask = made.masks[id(node)]
-    if after is not None and after.operation.name == "MaxPool":
-        return
+    made.arrays[node.outputs[0]] = x
+    joined = after is not None and after.operation.name == "MaxPool"
 
-    def backward(g: Array) -> Array:
+    def backward(g: Array) -> tuple[Array]:
+        if joined:
+            return (g,)
+        dx = g
+        if made.is_shared(g):
+            dx = t.array(g.shape, g.width)
+            _copy(t.backward, node, g, dx)
         call = f"samebits_train_relu_gradient(m + {{0}}, {g.width}, {pointer('uint8_t', 1)}, "
         call += f"count * {x.sample})"
-        t.backward.append(instruction(node, call, g, mask, fails=False))
-        return g
+        t.backward.append(instruction(node, call, dx, made.masks[id(node)], fails=False))
+        return (dx,)
 
-    made.backward.append(backward)
+    made.going_back(node, backward)
+
+
+def _copy(calls: list[StepCall], node: TrainingNode, given: Array, to: Array) -> None:
+    """Codes and exponent of an array in another."""
+    size = f"(size_t)(count * {given.sample * given.width // 8})"
+    calls.append(instruction(node, f"memcpy(m + {{1}}, m + {{0}}, {size})", given, to, fails=False))
+    calls.append(instruction(node, f"{exponent(to)} = {exponent(given)}", fails=False))
 
 
 def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
@@ -209,28 +255,29 @@ def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
     plain = window.stride == window.kernel and window.padding == (0, 0) and inside
     if not plain or window.size > MOST_POSITIONS:
         raise unsupported(node, "windows that overlap, or leave the image,")
-    before = next(n for n in made.graph.instructions if n.outputs == (slot.index,))
-    mask = made.masks.get(id(before))
+    before = made.makers.get(slot.index)
+    alone = before is not None and made.next(before) is node
+    mask = made.masks.get(id(before)) if alone else None
     passing, masks = (pointer("uint8_t", 3), [mask]) if mask is not None else ("NULL", [])
     geometry = record_of("pool", ["count", h, w, c, oh, ow, *window.kernel])
     out = (t.batch, oh, ow, c)
     # Maxima have the exponent of their input.
     y = Array(t.room(math.prod(out)), x.exponent, 8, out)
-    where = t.room(y.room.size)
-    call = f"samebits_train_max_pool({geometry}, {codes(x, 0)}, {passing}, {codes(y, 1)}, "
-    call += f"{pointer('uint8_t', 2)})"
-    t.forward.append(instruction(node, call, x, y, where, *masks, fails=False))
+    where = [t.room(y.room.size)] if wants(node, 0) else []
+    text = pointer("uint8_t", 2) if where else "NULL"
+    call = f"samebits_train_max_pool({geometry}, {codes(x, 0)}, {passing}, {codes(y, 1)}, {text})"
+    t.forward.append(instruction(node, call, x, y, *where, *masks, fails=False))
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> Array:
+    def backward(g: Array) -> tuple[Array]:
         dx = t.array(x.shape, 32)
         call = f"samebits_train_max_pool_gradient({geometry}, {gradient(g, 0)}, "
         call += f"{pointer('uint8_t', 1)}, {codes(dx, 2)}, &{exponent(dx)})"
-        t.backward.append(instruction(node, call, g, where, dx, fails=False))
-        return dx
+        t.backward.append(instruction(node, call, g, *where, dx, fails=False))
+        return (dx,)
 
-    made.backward.append(backward)
+    made.going_back(node, backward)
 
 
 def _average(made: TapeWriter, node: TrainingNode) -> None:
@@ -250,13 +297,13 @@ def _average(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> Array:
+    def backward(g: Array) -> tuple[Array]:
         dx = t.array(x.shape, 32)
         call = f"samebits_train_average_gradient({geometry}, {gradient(g, 0)}, {codes(dx, 1)}"
         t.backward.append(instruction(node, f"{call}, &{exponent(dx)})", g, dx, fails=False))
-        return dx
+        return (dx,)
 
-    made.backward.append(backward)
+    made.going_back(node, backward)
 
 
 def _dropout(made: TapeWriter, node: TrainingNode) -> None:
@@ -272,6 +319,7 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
         raise unsupported(node, "a Dropout of images of several channels")
     made.arrays[node.outputs[0]] = x
     if p == 0:
+        made.going_back(node, lambda g: (g,))
         return
     m, power = formats.coefficient(1.0 / (1.0 - p))
     threshold = f"{formats.round_real(p * 2.0**32)}u"
@@ -281,20 +329,18 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     y = t.array(x.shape, 8)
     call = f"samebits_train_dropout({geometry}, o, {codes(x, 0)}, {exponent(x)}, {codes(y, 1)}"
     t.forward.append(instruction(node, f"{call}, &{exponent(y)})", x, y))
-    call = f"memcpy(m + {{1}}, m + {{0}}, (size_t)(count * {x.sample}))"
-    t.run.append(instruction(node, call, x, y, fails=False))
-    t.run.append(instruction(node, f"{exponent(y)} = {exponent(x)}", fails=False))
+    _copy(t.run, node, x, y)
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> Array:
+    def backward(g: Array) -> tuple[Array]:
         call = f"samebits_train_bound_dropout(&b, {geometry})"
         t.bounds.append(instruction(node, call, fails=False))
-        dx = g if g.width == 32 else t.array(g.shape, 32)
+        dx = g if g.width == 32 and not made.is_shared(g) else t.array(g.shape, 32)
         call = f"samebits_train_dropout_gradient({geometry}, o, {gradient(g, 0)}, {codes(dx, 1)}"
         t.backward.append(instruction(node, f"{call}, &{exponent(dx)})", g, dx, fails=False))
-        return dx
+        return (dx,)
 
-    made.backward.append(backward)
+    made.going_back(node, backward)
 
 
 def _reshape(made: TapeWriter, node: TrainingNode) -> None:
@@ -307,22 +353,35 @@ def _reshape(made: TapeWriter, node: TrainingNode) -> None:
         raise unsupported(node, "a reshape that moves channels and places")
     made.arrays[node.outputs[0]] = replace(x, shape=found)
 
-    def backward(g: Array) -> Array:
-        return replace(g, shape=x.shape)
-
-    made.backward.append(backward)
+    made.going_back(node, lambda g: (replace(g, shape=x.shape),))
 
 
 def _same(made: TapeWriter, node: TrainingNode) -> None:
-    """The use of sums as 8 bits, which products give already."""
+    """The use of sums as 8 bits, which what gives them has rounded already."""
     made.arrays[node.outputs[0]] = _given(made, node)
+    made.going_back(node, lambda g: (g,))
 
 
 def _short(made: TapeWriter, node: TrainingNode) -> None:
-    """The use of sums as 16 bits, which products give in the place of 32."""
+    """The use of sums as 16 bits, which products have rounded already."""
     x = made.arrays[node.outputs[0]] = _given(made, node)
-    if x.width != 32:
+    if x.width != 16:
         raise unsupported(node, "a batch norm of other sums than those of a product")
+    made.going_back(node, lambda g: (g,))
+
+
+def _is_kept(made: TapeWriter, node: TrainingNode) -> bool:
+    """Whether a node with a gradient reads the output of another, in which it may lie for long."""
+    readers = made.readers.get(node.outputs[0], [])
+    return any(r.wanted or (r.operation.name in ALIASES and _is_kept(made, r)) for r in readers)
+
+
+def _is_short(made: TapeWriter, node: TrainingNode) -> bool:
+    """Whether batch norms take the exact sums of a node, moved or not."""
+    found = [reader.operation.name == "Short" for reader in _takers(made, node.outputs[0])]
+    if any(found) and not all(found):
+        raise unsupported(node, "sums that a batch norm and another layer take")
+    return any(found)
 
 
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {

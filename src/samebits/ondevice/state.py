@@ -46,11 +46,11 @@ def to_bytes(state: TrainingState, places: Places) -> bytes:
             )
         codes, delayed = state.model[f"{name}.codes"], state.model[f"{name}.delayed"]
         scales.append(int(state.model[f"{name}.exponent"]))
-        arrays += [_channels_last(codes, "<i1"), _channels_last(delayed, "<i2")]
+        arrays += [channels_last(codes, "<i1"), channels_last(delayed, "<i2")]
         for kind in places.moments:
             moment = moments.get(kind, torch.zeros_like(delayed))
             scales.append(int(moments.get(f"{kind}_exponent", formats.EXPONENT_MIN)))
-            arrays.append(_channels_last(moment, "<i2"))
+            arrays.append(channels_last(moment, "<i2"))
         powers = [moments.get(name, 1.0) for name in POWERS]
     for statistics, _ in places.statistics:
         arrays.append(state.model[statistics.name].numpy().astype("<f8"))
@@ -112,7 +112,7 @@ def from_bytes(data: bytes, places: Places) -> TrainingState:
     return TrainingState(model, moments if step else {}, step)
 
 
-def _channels_last(codes: Tensor, kind: str) -> Array:
+def channels_last(codes: Tensor, kind: str) -> Array:
     """Codes in the order of the device: [o, kh, kw, i]."""
     own = codes.permute(0, 2, 3, 1) if codes.dim() == 4 else codes
     return own.contiguous().numpy().astype(kind)

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(eq=False)
 class Room:
-    """Bytes of the arena between the first and the last instruction that names them."""
+    """Bytes of the arena between the first and the last instruction that names them.
+
+    optional: instructions do without, in more time; calls have the whole pointer in their place
+    """
 
     size: int
     first: int = -1
     last: int = -1
+    optional: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,8 @@ class StepTape:
     moves:    of running statistics. backward: gradients and updates
     run:      the forward pass of one sample by the running statistics
     least:    the fewest samples of a batch
+    parameters, statistics: of the state, which steps change
+    frozen, standing:       those that no step changes
     """
 
     batch: int
@@ -105,11 +111,13 @@ class StepTape:
     rooms: list[Room] = field(default_factory=list)
     parameters: list[StoredParameter] = field(default_factory=list)
     statistics: list[StoredStatistics] = field(default_factory=list)
+    frozen: list[StoredParameter] = field(default_factory=list)
+    standing: list[StoredStatistics] = field(default_factory=list)
     exponents: int = 0
 
-    def room(self, size: int) -> Room:
+    def room(self, size: int, optional: bool = False) -> Room:
         """New bytes, whose life instructions will tell."""
-        made = Room(size)
+        made = Room(size, optional=optional)
         self.rooms.append(made)
         return made
 
@@ -118,6 +126,11 @@ class StepTape:
         room = self.room(math.prod(shape) * width // 8)
         self.exponents += 1
         return Array(room, self.exponents - 1, width, shape)
+
+    def over(self, array: Array, width: int) -> Array:
+        """A new tensor of at most its width in the place of one that nobody reads any more."""
+        self.exponents += 1
+        return replace(array, exponent=self.exponents - 1, width=width)
 
     @property
     def training(self) -> list[StepCall]:

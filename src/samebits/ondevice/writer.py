@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from samebits.errors import UnsupportedError
-from samebits.ondevice.tape import Array, Room, StepCall, StepTape, StoredParameter
-from samebits.train.graph import Parameter, TrainingGraph, TrainingNode
+from samebits.ondevice.tape import (
+    Array,
+    Room,
+    StepCall,
+    StepTape,
+    StoredParameter,
+    StoredStatistics,
+)
+from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 
-Backward = Callable[[Array], Array]
-"""Emits the backward instructions of a node: from the gradient of its output to that of its
-input."""
+Backward = Callable[[Array], tuple[Array | None, ...]]
+"""Emits the backward instructions of a node: from the gradient of its output to those of the values
+that it reads, None where none is wanted."""
+
+ALIASES = ("Narrow", "Short", "Reshape", "Relu")
+"""Operations whose output may be the array of their input."""
 
 HAS = (
-    "Linear, Conv2d without groups, BatchNorm2d, ReLU, MaxPool2d, AdaptiveAvgPool2d(1), Dropout "
-    "and Flatten"
+    "Linear, Conv2d without groups, BatchNorm2d, ReLU, ReLU6, MaxPool2d, AdaptiveAvgPool2d(1), "
+    "Dropout and Flatten"
 )
 
 
@@ -35,9 +45,10 @@ class TapeWriter:
     """A tape in the making.
 
     arrays:   of the graph's values, by number
-    readers:  the node that reads each value; the output has none
+    makers:   the node that gives each value; readers: those that read it
     backward: of the nodes so far
-    masks:    of ReLU nodes, by identity
+    pending:  gradients on their way back, by the value that they are of; each may be of several
+    masks:    of ReLU nodes through which gradients pass, by identity; clamped: those that took sums
     sites:    of dropouts so far
     names:    of parameters and buffers, by identity, and numbers of parameters
     """
@@ -46,28 +57,82 @@ class TapeWriter:
     graph: TrainingGraph
     tape: StepTape
     arrays: dict[int, Array] = field(default_factory=dict)
-    readers: dict[int, TrainingNode] = field(default_factory=dict)
-    backward: list[Backward] = field(default_factory=list)
+    makers: dict[int, TrainingNode] = field(default_factory=dict)
+    readers: dict[int, list[TrainingNode]] = field(default_factory=dict)
+    backward: list[tuple[TrainingNode, Backward]] = field(default_factory=list)
+    pending: dict[int, list[Array]] = field(default_factory=dict)
     masks: dict[int, Room] = field(default_factory=dict)
+    clamped: set[int] = field(default_factory=set)
     sites: set[int] = field(default_factory=set)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
 
-    def parameter(self, node: TrainingNode, argument: Any) -> str:
-        """A parameter of a node, as C, which joins the state; NULL for none."""
+    def __post_init__(self) -> None:
+        for index, (name, parameter) in enumerate(self.model.named_parameters()):
+            self.names[id(parameter)] = (name, index)
+        for name, buffer in self.model.named_buffers():
+            self.names[id(buffer)] = (name, -1)
+        for node in self.graph.instructions:
+            self.makers[node.outputs[0]] = node
+            for slot in slots_of(node):
+                self.readers.setdefault(slot, []).append(node)
+
+    def parameter(self, node: TrainingNode, place: int) -> str:
+        """A parameter among a node's arguments, as C, which joins the state if it is trained; NULL
+        for none."""
+        argument = node.arguments[place]
         if argument is None:
             return "NULL"
         assert isinstance(argument, Parameter)
         value = self.graph.parameters[argument.index]
         name, index = self.names[id(value)]
         stored = StoredParameter(name, tuple(value.shape), index)
-        if stored in self.tape.parameters:
+        if stored in (*self.tape.parameters, *self.tape.frozen):
             raise unsupported(node, f"the parameter {name}, which it shares,")
-        self.tape.parameters.append(stored)
-        return f"&p[{len(self.tape.parameters) - 1}]"
+        held, own = self.tape.frozen, "FROZEN"
+        if wants(node, place):
+            held, own = self.tape.parameters, "p"
+        held.append(stored)
+        return f"&{own}[{len(held) - 1}]"
+
+    def statistics(self, mean: Tensor, var: Tensor, moves: bool) -> tuple[str, str]:
+        """Running statistics as C, which join the state where steps move them."""
+        held, own = (self.tape.statistics, "s") if moves else (self.tape.standing, "STANDING")
+        at = len(held)
+        held += [StoredStatistics(self.names[id(v)][0], len(v)) for v in (mean, var)]
+        return f"{own}[{at}]", f"{own}[{at + 1}]"
+
+    def going_back(self, node: TrainingNode, backward: Backward) -> None:
+        """Note how the gradient of a node goes back, where one is wanted."""
+        if any(node.wanted):
+            self.backward.append((node, backward))
 
     def next(self, node: TrainingNode) -> TrainingNode | None:
-        """The node that reads the output of one."""
-        return self.readers.get(node.outputs[0])
+        """The one node that reads the output of a node; None: there is none, or are several."""
+        found = self.readers.get(node.outputs[0], [])
+        return found[0] if len(found) == 1 else None
+
+    def is_alone(self, slot: int) -> bool:
+        """Whether only the next node reads the array of a value, so that it may write there."""
+        maker = self.makers.get(slot)
+        if len(self.readers[slot]) > 1:
+            return False
+        if maker is None or maker.operation.name not in ALIASES:
+            return True
+        return self.is_alone(next(slots_of(maker)))
+
+    def is_shared(self, g: Array) -> bool:
+        """Whether a gradient is on its way to another value, too: nobody may write there."""
+        return any(other.room is g.room for held in self.pending.values() for other in held)
+
+
+def wants(node: TrainingNode, place: int) -> bool:
+    """Whether the gradient of an argument is wanted."""
+    return bool(node.wanted) and node.wanted[place]
+
+
+def slots_of(node: TrainingNode) -> Iterator[int]:
+    """The values that a node reads."""
+    return (a.index for a in node.arguments if isinstance(a, Slot))
 
 
 def instruction(node: TrainingNode, call: str, *rooms: Array | Room, fails: bool = True) -> Any:

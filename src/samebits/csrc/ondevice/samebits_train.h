@@ -117,10 +117,11 @@ typedef struct {
     int32_t n, h, w, c, oh, ow, kh, kw;
 } samebits_pool;
 
-/* bits: of the input: 8 bits lie in int8_t, 16 in int32_t, as the sums that they were. */
+/* bits: of the input, 8 or 16. running: by running statistics, which are no function of it. */
 typedef struct {
     int32_t rows, c, bits;
     double eps, momentum;
+    int32_t running;
 } samebits_norm;
 
 /* What the backward pass of a batch norm and its running statistics need of a channel. */
@@ -150,39 +151,43 @@ typedef struct {
 
 int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e);
 
-/* A mask of n elements has (n + 7) / 8 bytes: bit i % 8 of byte i / 8 is set where a ReLU lets
- * element i pass, by the integer that it clamped. Where a mask is given, the exact sums are clamped
- * before they are rounded (5); NULL: there is no ReLU. */
+/* What becomes of exact sums before they are rounded (5): as they are, those of a ReLU, of a ReLU6.
+ *
+ * A mask of n elements has (n + 7) / 8 bytes: bit i % 8 of byte i / 8 is set where the gradient of
+ * element i passes, by the integer that was clamped; NULL: no gradient comes here. */
+enum { SAMEBITS_TRAIN_PLAIN, SAMEBITS_TRAIN_RELU, SAMEBITS_TRAIN_RELU6 };
 
-/* Outputs of 8 bits, or with y NULL of 16 in the place of the sums, or the logits, of 32. bias: or
- * NULL. sums: room for all. */
+/* Outputs of 8 or 16 bits, or the logits, of 32. bias: or NULL. sums: room for all; NULL: they are
+ * computed twice. */
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
-                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask);
+                            int32_t *sums, void *y, int32_t bits, int32_t *e_y, int32_t clamp,
+                            uint8_t *mask);
 int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
                           const samebits_parameter *w, const samebits_parameter *bias, int32_t *z,
                           int32_t *e_z);
 
-/* By the statistics of this shard, which `saved` keeps; by the running ones, and saved is room.
- * room: 2 numbers a channel. */
+/* By the statistics of this shard, or by the running ones; `saved` keeps them. y may lie where z of
+ * 8 bits does. room: 2 numbers a channel. */
 int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                        uint8_t *mask);
+                        int32_t clamp, uint8_t *mask);
 int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
-                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask);
+                            int32_t *room, int8_t *y, int32_t *e_y, int32_t clamp,
+                            uint8_t *mask);
 
 /* The input of 16 bits in 8, which the gradient reads. */
-int samebits_train_norm_codes(const samebits_norm *s, const int32_t *z, int32_t e_z, int8_t *out,
+int samebits_train_norm_codes(const samebits_norm *s, const int16_t *z, int32_t e_z, int8_t *out,
                               int32_t *e_out);
 
 /* A ReLU of codes, in their place. */
-void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask);
+void samebits_train_relu(int8_t *x, int32_t n, int32_t e, int32_t clamp, uint8_t *mask);
 
 /* where: the place of the first maximum in its window, and SAMEBITS_TRAIN_STOPPED where the mask of
- * a ReLU before it (or NULL) lets no gradient pass there. */
+ * a ReLU before it (or NULL) lets no gradient pass there; NULL: no gradient comes here. */
 #define SAMEBITS_TRAIN_STOPPED 128
 void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint8_t *mask,
                              int8_t *y, uint8_t *where);
@@ -209,8 +214,8 @@ void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g
 void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out);
 
-/* The gradient of z, and updates of gamma and beta. dz may lie where g does, if that has 32 bits.
- * room: 4 numbers a channel, codes: one. */
+/* The gradient of z, and updates of gamma and beta; NULL: not of this one. dz may lie where g does,
+ * if that has 32 bits. room: 4 numbers a channel, codes: one. */
 int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
                                  int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
                                  const samebits_channel *saved, const samebits_optimizer *o,
@@ -233,9 +238,14 @@ void samebits_train_running(const samebits_norm *s, const samebits_channel *save
 
 /* --- bounds: along the backward pass, before anything changes -------------------------------- */
 
-void samebits_train_bound_products(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
-                                   const samebits_parameter *w, const samebits_parameter *bias,
-                                   const samebits_optimizer *o);
+/* Of the update of a weight, of a bias; of the gradient of the input. */
+void samebits_train_bound_weight(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
+                                 const samebits_parameter *w, const samebits_optimizer *o);
+void samebits_train_bound_bias(samebits_bounds *b, const samebits_conv *s,
+                               const samebits_parameter *bias, const samebits_optimizer *o);
+void samebits_train_bound_input(samebits_bounds *b, const samebits_conv *s,
+                                const samebits_parameter *w);
+/* gamma, beta: NULL where they are not trained. */
 void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
                                const samebits_parameter *gamma, const samebits_parameter *beta,
                                const samebits_channel *saved, const samebits_optimizer *o);

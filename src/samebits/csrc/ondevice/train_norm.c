@@ -27,7 +27,7 @@ typedef struct {
 } Sums;
 
 SAMEBITS_INLINE int32_t code_at(const samebits_norm *s, const void *z, int32_t i) {
-    return s->bits == 8 ? ((const int8_t *)z)[i] : ((const int32_t *)z)[i];
+    return s->bits == 8 ? ((const int8_t *)z)[i] : ((const int16_t *)z)[i];
 }
 
 static Sums sums_of(const samebits_norm *s, const void *z, int32_t k) {
@@ -51,7 +51,7 @@ void samebits_train_running(const samebits_norm *s, const samebits_channel *save
     }
 }
 
-int samebits_train_norm_codes(const samebits_norm *s, const int32_t *z, int32_t e_z, int8_t *out,
+int samebits_train_norm_codes(const samebits_norm *s, const int16_t *z, int32_t e_z, int8_t *out,
                               int32_t *e_out) {
     const int32_t size = s->rows * s->c;
     int32_t top = 0, e = e_z, shift, i;
@@ -69,14 +69,14 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
     return joint_value(beta, k) - saved[k].centre * saved[k].a;
 }
 
-/* y = requantize(z * M + B, 8), of saved centres and inverses; with a mask, of sums that a ReLU
- * clamps. room: M and B of every channel. */
+/* y = requantize(z * M + B, 8), of saved centres and inverses; of clamped sums. room: M and B of
+ * every channel. */
 static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
                       const samebits_parameter *gamma, const samebits_parameter *beta,
                       samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                      uint8_t *mask) {
+                      int32_t clamp, uint8_t *mask) {
     const int32_t c = s->c, q = s->bits == 8 ? Q8 : Q16;
-    int32_t e, shift, k, r, i = 0;
+    int32_t e, shift, limit, k, r, i = 0;
     double bound = 0;
     int64_t top = 0;
     for (k = 0; k < c; k++) {
@@ -97,16 +97,16 @@ static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
         own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
         own[1] = (int32_t)coded(shift_of(beta, saved, k), e);
         least = (int64_t)low * own[0] + own[1], most = (int64_t)high * own[0] + own[1];
-        if (!mask) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
+        if (!clamp) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
         top = SAMEBITS_MAX(top, least), top = SAMEBITS_MAX(top, most);
     }
-    shift = narrowed(top, 8, &e);
+    limit = limit_of(clamp, e);
+    shift = narrowed(SAMEBITS_MIN(top, limit), 8, &e);
     for (r = 0; r < s->rows; r++)
         for (k = 0; k < c; k++, i++) {
             const int32_t sum = code_at(s, z, i) * room[2 * k] + room[2 * k + 1];
-            const int32_t acc = mask ? SAMEBITS_MAX(sum, 0) : sum;
-            y[i] = (int8_t)down32(acc, shift);
-            if (mask) mask_put(mask, i, acc > 0);
+            y[i] = (int8_t)down32(clamped(sum, clamp, limit), shift);
+            if (mask) mask_put(mask, i, passes(sum, limit));
         }
     *e_y = e;
     return in_range(e);
@@ -115,7 +115,7 @@ static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
 int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
                         const samebits_parameter *gamma, const samebits_parameter *beta,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                        uint8_t *mask) {
+                        int32_t clamp, uint8_t *mask) {
     const double n = s->rows;
     int32_t k;
     for (k = 0; k < s->c; k++) {
@@ -125,19 +125,20 @@ int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
         saved[k].inv =
             1.0 / square_root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
 }
 
 int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const samebits_parameter *gamma, const samebits_parameter *beta,
                             const double *mean, const double *var, samebits_channel *saved,
-                            int32_t *room, int8_t *y, int32_t *e_y, uint8_t *mask) {
+                            int32_t *room, int8_t *y, int32_t *e_y, int32_t clamp,
+                            uint8_t *mask) {
     int32_t k;
     for (k = 0; k < s->c; k++) {
         saved[k].centre = mean[k];
         saved[k].inv = 1.0 / square_root(var[k] + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, mask);
+    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
 }
 
 /* Reals to codes of 32 bits at the smallest exponent that holds them, which has no limit (1). */
@@ -169,8 +170,8 @@ static void channel_gradient(const samebits_norm *s, const samebits_gradient *g,
     }
     sg[k] = times_power((double)sum, g->e);
     gg[k] = (times_power((double)product, g->e + e_z) - centre * sg[k]) * inv;
-    slope[k] = -(a * ((gg[k] / n) * inv));
-    offset[k] = -(a * (sg[k] / n)) - centre * slope[k];
+    slope[k] = s->running ? 0 : -(a * ((gg[k] / n) * inv));
+    offset[k] = s->running ? 0 : -(a * (sg[k] / n)) - centre * slope[k];
 }
 
 /* dz = shorten(a * g + slope * z + offset), the integers of every channel in three rows. */
@@ -214,10 +215,15 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
                 magnitude_of_real(offset[k]);
         bound = reach > bound ? reach : bound;
     }
-    e = quantized(room, c, codes);
-    if ((status = samebits_train_vector_step(gamma, o, codes, e)) != 0) return status;
-    e = quantized(room + c, c, codes);
-    if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
+    if (gamma) {
+        e = quantized(room, c, codes);
+        if ((status = samebits_train_vector_step(gamma, o, codes, e)) != 0) return status;
+    }
+    if (beta) {
+        e = quantized(room + c, c, codes);
+        if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
+    }
+    if (!dz) return SAMEBITS_TRAIN_OK;
     *e_dz = EXPONENT_MIN;
     if (most == 0) {
         memset(dz, 0, (size_t)(s->rows * c) * sizeof *dz);

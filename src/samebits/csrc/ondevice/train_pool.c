@@ -2,11 +2,12 @@
 #include "samebits_bytes.h"
 #include "train_scalars.h"
 
-void samebits_train_relu(int8_t *x, int32_t n, uint8_t *mask) {
+void samebits_train_relu(int8_t *x, int32_t n, int32_t e, int32_t clamp, uint8_t *mask) {
+    const int32_t limit = limit_of(clamp, e);
     int32_t i;
     for (i = 0; i < n; i++) {
-        mask_put(mask, i, x[i] > 0);
-        x[i] = (int8_t)(x[i] > 0 ? x[i] : 0);
+        if (mask) mask_put(mask, i, passes(x[i], limit));
+        x[i] = (int8_t)clamped(x[i], clamp, limit);
     }
 }
 
@@ -38,8 +39,9 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
                         const int32_t v = x[pixel(s, n, i, j, t) + k];
                         if (v > best) best = v, at = t;
                     }
-                    stopped = mask && !mask_at(mask, pixel(s, n, i, j, at) + k);
                     *y++ = (int8_t)best;
+                    if (!where) continue;
+                    stopped = mask && !mask_at(mask, pixel(s, n, i, j, at) + k);
                     *where++ = (uint8_t)(at | (stopped ? SAMEBITS_TRAIN_STOPPED : 0));
                 }
 }

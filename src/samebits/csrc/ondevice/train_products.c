@@ -50,11 +50,29 @@ typedef struct {
     int32_t size, high;
 } Reach;
 
+/* How sums become codes. */
+typedef struct {
+    int32_t clamp, limit, shift, bits;
+    void *y;
+    uint8_t *mask;
+} Rounding;
+
+SAMEBITS_INLINE void round_sum(const Rounding *r, int32_t i, int32_t sum) {
+    const int32_t code = down32(clamped(sum, r->clamp, r->limit), r->shift);
+    if (r->bits == 8)
+        ((int8_t *)r->y)[i] = (int8_t)code;
+    else
+        ((int16_t *)r->y)[i] = (int16_t)code;
+    if (r->mask) mask_put(r->mask, i, passes(sum, r->limit));
+}
+
+/* All sums, which go into memory, are rounded, or are only measured. */
 static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                     const samebits_parameter *b, Bias by, int32_t *sums) {
+                     const samebits_parameter *b, Bias by, int32_t *sums,
+                     const Rounding *rounding) {
     const int32_t k = s->kh * s->kw * s->c;
     Reach reach = {0, 0};
-    int32_t n, y, u, o, ky;
+    int32_t n, y, u, o, ky, i = 0;
     for (n = 0; n < s->n; n++)
         for (y = 0; y < s->oh; y++)
             for (u = 0; u < s->ow; u++) {
@@ -62,7 +80,7 @@ static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
                 const int32_t run = (t.kx1 - t.kx0) * s->c;
                 const int32_t from = ((n * s->h + t.y0) * s->w + t.x0 + t.kx0) * s->c;
                 const int8_t *row = w + t.kx0 * s->c;
-                for (o = 0; o < s->o; o++, row += k) {
+                for (o = 0; o < s->o; o++, i++, row += k) {
                     int32_t acc = 0, size;
                     for (ky = t.ky0; ky < t.ky1; ky++)
                         acc += dot8(x + from + ky * s->w * s->c, row + ky * s->kw * s->c, run);
@@ -71,7 +89,8 @@ static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
                     size = magnitude32(acc);
                     reach.size = SAMEBITS_MAX(reach.size, size);
                     reach.high = SAMEBITS_MAX(reach.high, acc);
-                    *sums++ = acc;
+                    if (sums) sums[i] = acc;
+                    if (rounding) round_sum(rounding, i, acc);
                 }
             }
     return reach;
@@ -79,18 +98,16 @@ static Reach sum_all(const samebits_conv *s, const int8_t *x, const int8_t *w,
 
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
-                            int32_t *sums, int8_t *y, int32_t *e_y, uint8_t *mask) {
+                            int32_t *sums, void *y, int32_t bits, int32_t *e_y, int32_t clamp,
+                            uint8_t *mask) {
     const int32_t size = s->n * s->oh * s->ow * s->o;
-    int32_t e = e_x + w->s->e_w, shift, i;
+    int32_t e = e_x + w->s->e_w, i;
     const Bias by = bias_of(bias, &e);
-    const Reach reach = sum_all(s, x, w->w, bias, by, sums);
-    shift = narrowed(mask ? reach.high : reach.size, y ? 8 : 16, &e);
-    for (i = 0; !y && i < size; i++) sums[i] = down32(sums[i], shift);
-    for (i = 0; y && i < size; i++) {
-        const int32_t acc = mask ? SAMEBITS_MAX(sums[i], 0) : sums[i];
-        y[i] = (int8_t)down32(acc, shift);
-        if (mask) mask_put(mask, i, acc > 0);
-    }
+    const Reach reach = sum_all(s, x, w->w, bias, by, sums, NULL);
+    Rounding r = {clamp, limit_of(clamp, e), 0, bits, y, mask};
+    r.shift = narrowed(clamp ? SAMEBITS_MIN(reach.high, r.limit) : reach.size, bits, &e);
+    for (i = 0; sums && i < size; i++) round_sum(&r, i, sums[i]);
+    if (!sums) (void)sum_all(s, x, w->w, bias, by, NULL, &r);
     *e_y = e;
     return in_range(e);
 }
@@ -103,7 +120,7 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
     *e_z = e_x + w->s->e_w;
     {
         const Bias by = bias_of(bias, e_z);
-        shift = shortened(sum_all(s, x, w->w, bias, by, z).size, e_z);
+        shift = shortened(sum_all(s, x, w->w, bias, by, z, NULL).size, e_z);
     }
     for (i = 0; shift && i < size; i++) z[i] = down32(z[i], shift);
     return SAMEBITS_TRAIN_OK;

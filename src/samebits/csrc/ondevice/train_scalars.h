@@ -44,6 +44,19 @@ SAMEBITS_INLINE int in_range(int32_t e) {
     return e > EXPONENT_MAX ? SAMEBITS_TRAIN_RANGE : SAMEBITS_TRAIN_OK;
 }
 
+/* The largest value that a clamp leaves, at an exponent (5): a ReLU has no limit, and no sum is as
+ * large as that of a ReLU6 where 6 has more than 30 bits. */
+SAMEBITS_INLINE int32_t limit_of(int32_t clamp, int32_t e) {
+    return clamp == SAMEBITS_TRAIN_RELU6 && e > -28 ? (int32_t)down64(6, e) : INT32_MAX;
+}
+
+SAMEBITS_INLINE int32_t clamped(int32_t v, int32_t clamp, int32_t limit) {
+    return clamp ? samebits_clamp32(v, 0, limit) : v;
+}
+
+/* Whether the gradient passes a clamp. */
+SAMEBITS_INLINE int32_t passes(int32_t v, int32_t limit) { return v > 0 && v < limit; }
+
 SAMEBITS_INLINE int32_t joint_at(const samebits_parameter *p, int32_t i) {
     return (int32_t)p->w[i] * 32768 - p->a[i];
 }

@@ -165,12 +165,20 @@ static void bound_reach(samebits_bounds *b, int32_t by) {
     b->reach = SAMEBITS_MIN(b->reach, 4 * EXPONENT_MAX);
 }
 
-void samebits_train_bound_products(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
-                                   const samebits_parameter *w, const samebits_parameter *bias,
-                                   const samebits_optimizer *o) {
-    const int32_t positions = above((int64_t)s->n * s->oh * s->ow);
-    bound_update(b, w, o, b->reach + positions + e_x + 7);
-    bound_update(b, bias, o, b->reach + positions);
+static int32_t positions(const samebits_conv *s) { return above((int64_t)s->n * s->oh * s->ow); }
+
+void samebits_train_bound_weight(samebits_bounds *b, const samebits_conv *s, int32_t e_x,
+                                 const samebits_parameter *w, const samebits_optimizer *o) {
+    bound_update(b, w, o, b->reach + positions(s) + e_x + 7);
+}
+
+void samebits_train_bound_bias(samebits_bounds *b, const samebits_conv *s,
+                               const samebits_parameter *bias, const samebits_optimizer *o) {
+    bound_update(b, bias, o, b->reach + positions(s));
+}
+
+void samebits_train_bound_input(samebits_bounds *b, const samebits_conv *s,
+                                const samebits_parameter *w) {
     bound_reach(b, w->s->e_w + 7 + above((int64_t)s->kh * s->kw * s->o));
 }
 

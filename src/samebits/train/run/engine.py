@@ -21,6 +21,7 @@ from samebits.train.deferred import deferred_updates
 from samebits.train.islands import float_islands
 from samebits.train.layers import set_step
 from samebits.train.optim import SGD, Adam
+from samebits.train.parts import train_only
 from samebits.train.recording import GraphedModel
 from samebits.train.run.device import CPU
 from samebits.train.run.distributed import ALONE, Workers
@@ -51,6 +52,7 @@ class Engine:
         self.recorder: Recorder | None = None
         self.forward: Forward | None = None
         self._criterion, self._device = criterion, device
+        self._standing: tuple[nn.Module, ...] = ()  # in evaluation mode while others train
 
     def step(self, batch: Batch, lr: float, step: int) -> float:
         """One update; the mean loss of the batch before it. `batch`: this worker's share of it."""
@@ -98,9 +100,19 @@ class Engine:
         output: torch.Tensor = self.model(x)
         return output
 
+    def train_only(self, patterns: Sequence[str]) -> None:
+        """Let steps train only what patterns name (`parts.train_only`). Raises InputError."""
+        self._standing = train_only(self.model, patterns)
+
+    def set_training(self) -> None:
+        """Training mode, but for batch norms of parts that are not trained."""
+        self.model.train()
+        for module in self._standing:
+            module.eval()
+
     def _start(self, lr: float) -> None:
         """Training mode, and the learning rate of a step."""
-        self.model.train()
+        self.set_training()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
