@@ -215,12 +215,10 @@ def line(name: str, seed: int, data: Any, count: int) -> dict[str, Any]:
     train = len(data.train_labels)
     every = [i * train // CALIBRATED for i in range(CALIBRATED)]
     batches = [data.batch("train", torch.tensor([i])) for i in every]
-    most = deploy.TENTHS
-    forms = {}
-    for form, tenths in (("deployed", most), ("largest", 10)):
-        deploy.TENTHS = tenths
-        forms[form] = deploy.deployed(model, deploy.calibrate(model, batches))
-    deploy.TENTHS = most
+    forms = {
+        form: deploy.deployed(model, deploy.calibrate(model, batches, tenths))
+        for form, tenths in (("deployed", deploy.TENTHS), ("largest", 10))
+    }
 
     def evaluated(x: Tensor) -> Tensor:
         found: Tensor = model(bfp.model_input(model, x)).dequantize()

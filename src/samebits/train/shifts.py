@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from samebits.kernels import rows
+from samebits.kernels.protocol import Found
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
-from samebits.train.sums import Found, Sums, shifted_codes
+from samebits.train.sums import Sums, shifted_codes
 from samebits.train.value import BFPValue, requantized
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels import rows
-from samebits.kernels.protocol import CODE_TYPE, Part
+from samebits.kernels.protocol import CODE_TYPE, Found, Part
 from samebits.kernels.rows import Exponent
 
-Found = tuple[Tensor, int, Exponent]  # sums, their largest magnitude, and their exponent
 Rounded = tuple[Part, Tensor | None]  # codes, and of clamped sums the mask (`kernels.clamps`)
 Rounding = Callable[[int | None], Rounded]  # clamped by a clip value, or not
 

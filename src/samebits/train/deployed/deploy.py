@@ -163,10 +163,10 @@ class Deployed:
         return times_power(codes.cpu().double(), exponent)
 
 
-def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
+def calibrate(model: nn.Module, batches: Iterable[Tensor], tenths: int = TENTHS) -> Exponents:
     """The frozen exponents of a model from batches of real samples, of one each (training.md 11).
 
-    Of the exponents that the batches choose at a site nine tenths are no larger than the frozen
+    Of the exponents that the batches choose at a site so many tenths are no larger than the frozen
     one. Tensors that are all zeros do not count. Leaves the model in evaluation mode. Raises
     UnsupportedError for a model that cannot be deployed (all its operations without a deployed form
     are listed).
@@ -189,10 +189,11 @@ def calibrate(model: nn.Module, batches: Iterable[Tensor]) -> Exponents:
             known += [] if exponent is None else [exponent]
     if names is None:
         raise ValueError("expected at least one batch to calibrate with, found none")
-    return Exponents(tuple(map(_frozen, names, chosen)), samples)
+    sites = (_frozen(name, own, tenths) for name, own in zip(names, chosen, strict=True))
+    return Exponents(tuple(sites), samples)
 
 
-def _frozen(name: str, chosen: Sequence[int]) -> FrozenSite:
+def _frozen(name: str, chosen: Sequence[int], tenths: int) -> FrozenSite:
     """The site of a name, from the exponents that batches chose there.
 
     Raises UnsupportedError where the frozen one is out of range.
@@ -200,7 +201,7 @@ def _frozen(name: str, chosen: Sequence[int]) -> FrozenSite:
     if not chosen:
         return FrozenSite(name, ZERO_EXPONENT)
     ordered = sorted(chosen)
-    exponent = ordered[-(-len(chosen) * TENTHS // 10) - 1]
+    exponent = ordered[-(-len(chosen) * tenths // 10) - 1]
     if abs(exponent) > EXPONENT_LIMIT:
         raise UnsupportedError(
             f"{name}: expected a frozen exponent in [-{EXPONENT_LIMIT}, {EXPONENT_LIMIT}], "

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.kernels import rows
+from samebits.kernels.protocol import Found
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.multiplication import as_changed, multiply
 from samebits.train.operations.narrow import as_decided
 from samebits.train.operations.softmax import mask
 from samebits.train.shifts import largest_shifts
-from samebits.train.sums import Found, Rounded, Sums
+from samebits.train.sums import Rounded, Sums
 from samebits.train.tensor import BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32, combined
 
