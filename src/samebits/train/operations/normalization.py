@@ -26,7 +26,7 @@ from samebits.kernels.norm import (
     spread_of,
     variance_of,
 )
-from samebits.kernels.protocol import BITS, MultiplyAdds, Part
+from samebits.kernels.protocol import BITS, Found, MultiplyAdds, Part
 from samebits.kernels.rows import Exponent
 from samebits.kernels.vectors import Integers, Scalars
 from samebits.spec import formats
@@ -39,7 +39,7 @@ from samebits.train.operations.multiplication import multiply
 from samebits.train.operations.narrow import as_bfp8, as_short
 from samebits.train.operations.pointwise import over_lines, reshape
 from samebits.train.shifts import ChannelPeaks, exact
-from samebits.train.sums import Found, Rounded, Sums
+from samebits.train.sums import Rounded, Sums
 from samebits.train.tensor import FUNCTIONS, BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight, bfp32
 
