@@ -104,6 +104,14 @@ def narrowed(
     return BFPValue(codes.to(CODE_TYPE[bits]), own, bits, shifts=shifts)
 
 
+def times(x: BFPValue, codes: Tensor, m: int, exponent: Exponent) -> BFPValue:
+    """codes * m * 2**exponent, codes of x or some of them, of the width of x; one rounding."""
+    if x.shifts is not None:
+        return narrowed(codes.long() * m, exponent, x.bits, x.shifts)
+    part = kernels.of(codes).times(codes, m, exponent, 32 if x.is_wide else x.bits)
+    return BFPValue(*part, layer_bits=x.layer_bits) if x.is_wide else BFPValue(*part, x.bits)
+
+
 def exact(
     compute: Callable[[], Found],
     bits: int,
