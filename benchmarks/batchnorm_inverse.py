@@ -23,7 +23,8 @@ from torch import Tensor
 import machine
 from samebits import kernels
 from samebits.data import load
-from samebits.kernels.protocol import Kernels, State
+from samebits.kernels import Kernels
+from samebits.kernels.protocol import State
 from samebits.train.layers import BatchNorm
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.run.config import TrainConfig

@@ -41,7 +41,6 @@ from samebits.kernels.protocol import (
     CellLayer,
     CellStates,
     Gradient,
-    Kernels,
     MultiplyAdds,
     SGDTerms,
     Term,
@@ -49,9 +48,7 @@ from samebits.kernels.protocol import (
 from samebits.kernels.tables import Tables
 
 ROOMS = ("kernels", "train", "numerics")
-OPERATIONS = {
-    name for name, method in vars(Kernels).items() if inspect.isfunction(method) and name[0] != "_"
-}
+OPERATIONS = {name for name, _ in inspect.getmembers(Eager, inspect.isfunction) if name[0] != "_"}
 
 
 def codes(kind: torch.dtype, *shape: int, high: int = 100) -> Tensor:

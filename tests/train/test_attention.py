@@ -15,7 +15,7 @@ from bfp_arrays import array, same, tensor
 from reference_nets import state_of
 from samebits.errors import NonFiniteError, UnsupportedError
 from samebits.spec.training import attention as reference
-from samebits.spec.training import layers, moves
+from samebits.spec.training import layers, moves, pointwise
 from samebits.spec.training.layers import Array, resolve
 from samebits.train import BFPTensor, convert, cross_entropy, model_input, mse_loss, set_step
 from samebits.train.layers.absent import Absent
@@ -84,7 +84,7 @@ def as_attention(module, by_rows, query, key, value, allowed):
         found.append(moves.placed(part, *moves.split_heads(part.shape, heads)))
     q, k, v = found
     scores = reference.matmul(reference.operands(q, k, True))
-    scores = reference.scale_wide(scores, 1.0 / math.sqrt(q.shape[-1]))
+    scores = pointwise.scale(scores, 1.0 / math.sqrt(q.shape[-1]))
     weights, _ = reference.softmax(scores, allowed)
     mixed = reference.matmul(reference.operands(weights, v))
     shape = (query.shape[0], query.shape[1], heads * v.shape[-1])
@@ -249,7 +249,7 @@ def test_one_tensor_as_queries_keys_and_values(kind, realisation):
     out = functional.scaled_dot_product_attention(x, x, x, is_causal=True)
     allowed = torch.ones(3, 3, dtype=torch.bool).tril().expand(2, 3, 3).flatten().tolist()
     first = reference.operands(array(x), array(x), True)
-    scores = reference.scale_wide(reference.matmul(first), 0.5)
+    scores = pointwise.scale(reference.matmul(first), 0.5)
     weights, saved = reference.softmax(scores, allowed)
     second = reference.operands(weights, array(x))
     same(out, reference.matmul(second))
@@ -257,7 +257,7 @@ def test_one_tensor_as_queries_keys_and_values(kind, realisation):
     out.backward(g)
     at_weights, at_values = reference.matmul_backward(array(g), second)
     at_scores = reference.softmax_backward(at_weights, saved)
-    at_scores = reference.scale_wide(at_scores, 0.5)
+    at_scores = pointwise.scale(at_scores, 0.5)
     both = reference.matmul_backward(at_scores, first)
     same(x.grad, resolve([*both, at_values]))
 

@@ -1,7 +1,7 @@
 """Exact integer kernels of training, in three realisations with the same bits.
 
-`protocol.Kernels` says what a realisation does. `eager` is torch on any device, `compiled` the same
-fused by torch.compile; `native` is C on the CPU, compiled at first use. `of(tensor)` picks one:
+`eager` says what a realisation does, and does it in torch on any device; `compiled` is the same
+fused by torch.compile, `native` C on the CPU, compiled at first use. `of(tensor)` picks one:
 native where it can be built, else eager.
 $SAMEBITS_KERNELS or, inside a with block, `use("eager")` chooses another. A realisation serves only
 after it has passed a full-range known-answer test on this machine.
@@ -23,7 +23,6 @@ from samebits.kernels.build import BuildError
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
-from samebits.kernels.protocol import Kernels
 from samebits.kernels.routine import NotRecordableError, RoutineRecorder
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "use",
 ]
 
+Kernels = Eager  # every realisation is one
 REALISATIONS = ("native", "compiled", "eager")
 _forced: list[str] = []
 _recorders: list[RoutineRecorder] = []

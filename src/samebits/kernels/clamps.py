@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from samebits.kernels.memory import rows, unrows
-from samebits.kernels.protocol import Kernels, Part
+from samebits.kernels.protocol import Part
+from samebits.kernels.roundings import Roundings, largest
 from samebits.kernels.rows import Exponent
 from samebits.spec.formats import power, round_real
 
@@ -33,10 +34,15 @@ def limits(clip: int, exponent: Exponent) -> int | Tensor:
     return torch.tensor([limit_of(clip, e) for e in found.tolist()], device=exponent.device)[place]
 
 
-class Clamps(Kernels):
-    """The part of `Eager` that clamps, and masks gradients."""
+class Clamps(Roundings):
+    """The part of `Eager` that clamps, and masks gradients.
+
+    A clamp is min(max(v, 0), limit), the limit rne(clip / 2**exponent), none for a clip of 0. Its
+    mask has a bit, on the device of v, for every element with 0 < v < limit.
+    """
 
     def clamp(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Tensor, Tensor]:
+        """Codes or sums, |v| < 2**48, clamped as they are, and the mask."""
         clamped, passing = self._clamped(v, limits(clip, exponent))
         return clamped, packed(passing)
 
@@ -48,14 +54,16 @@ class Clamps(Kernels):
         return low.to(v.dtype), (wide > 0) & (wide < limit)
 
     def clamped(self, acc: Tensor, exponent: Exponent, clip: int, bits: int) -> tuple[Part, Tensor]:
+        """Sums, int32 or int64 below 2**48, clamped, and then requantized to `bits` (1.1)."""
         low, mask = self.clamp(acc, exponent, clip)
-        top = 0 if isinstance(exponent, Tensor) else self.largest_of(low)
-        return self.requantize(low, top, exponent, bits), mask
+        return self.requantize(low, largest(self, low, exponent), exponent, bits), mask
 
     def behind_mask(self, g: Tensor, mask: Tensor) -> Tensor:
+        """g (16 or 32 bits) where the mask of a tensor of its shape has a bit, else 0."""
         return self.where(self.unpacked(mask, g.shape), g)
 
     def unpacked(self, mask: Tensor, shape: torch.Size) -> Tensor:
+        """The bits of a mask as a bool tensor of the shape that it was made for."""
         order = rows(torch.empty(shape, dtype=torch.bool, device="meta"))
         bits = mask.view(-1, 1) >> torch.arange(8, dtype=torch.uint8, device=mask.device)
         return unrows((bits & 1).bool().flatten()[: order.numel()].view(order.shape))

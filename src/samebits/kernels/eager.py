@@ -1,8 +1,8 @@
 """The torch realisation of the training kernels: any device, no compiler.
 
-Sums of products run as float64 matrix products of integers. Every partial sum is an integer below
-2**53, so float64 holds it exactly in any order (bounds at each call); all else is int64.
-Every method equals `samebits.spec.formats` and `samebits.spec.training` bit for bit.
+It says what every realisation does, and does it in the plainest way: products as float64 matrix
+products of integers (`products`), all else in int64. Every method equals `samebits.spec.formats`
+and `samebits.spec.training` bit for bit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,11 @@ from torch import Tensor
 from samebits.kernels import moments, rows, softmax
 from samebits.kernels.adam import AdamTerms, adam
 from samebits.kernels.averages import Averages, Factors, Spans
-from samebits.kernels.geometry import (
-    ConvShape,
-    Window,
-    requantize_shift,
-    shorten_shift,
-    smallest_exponent,
-)
+from samebits.kernels.geometry import Window
 from samebits.kernels.moments import Update
 from samebits.kernels.norm import BatchNorms, channel_sums, per_channel
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
-    CODE_TYPE,
     HASH_BLOCK,
     CellGradients,
     CellLayer,
@@ -41,10 +34,10 @@ from samebits.kernels.protocol import (
     Sum,
     WholePart,
 )
+from samebits.kernels.roundings import largest
 from samebits.kernels.rows import Exponent
 from samebits.kernels.tables import CODES, Tables
 from samebits.kernels.update import combine_shifts, direction_exponent, update_rows
-from samebits.kernels.vectors import largest
 from samebits.numerics import philox
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
@@ -56,163 +49,25 @@ DOT_BITS = 62  # of products of a gradient with codes
 
 
 class Eager(BatchNorms):
-    """The kernels in torch. It has no state, so that `compiled` can fuse its point-wise methods."""
+    """The kernels in torch, by parts: `Roundings`, `Clamps`, `Products`, `Vectors`, `BatchNorms`.
 
-    # --- scaling and rounding ---------------------------------------------------------------
+    It has no state, so that `compiled` can fuse its point-wise methods. Sections are those of
+    docs/spec/training.md.
+    """
 
-    def largest_of(self, v: Tensor) -> int:
-        if v.numel() == 0:
-            return 0
-        low, high = torch.aminmax(v)
-        return max(-int(low), int(high))
-
-    def are_below(self, index: Tensor, count: int) -> bool:
-        if index.numel() == 0:
-            return True
-        low, high = torch.aminmax(index)
-        return int(low) >= 0 and int(high) < count
-
-    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
-        if isinstance(exponent, Tensor):
-            return rows.scale(v, exponent)
-        v = v.long()
-        if exponent >= 0:
-            return v << exponent
-        right = min(-exponent, 63)  # |v| <= 2**62: at 63 and beyond everything rounds to 0
-        quotient, twice = v >> right, v >> (right - 1)
-        inexact = (twice << (right - 1)) != v
-        return quotient + (twice & (inexact | quotient) & 1)
-
-    def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
-        return self.scale(v, exponent).to(CODE_TYPE[bits])
-
-    def saturated(self, v: Tensor, exponent: Exponent, limit: int) -> Tensor:
-        # To the left: beyond the limit already, or small enough to be shifted.
-        if isinstance(exponent, Tensor):
-            v = torch.where(exponent > 0, v.clamp(-limit, limit).long(), v.long())
-            exponent = exponent.clamp(max=15)
-        elif exponent > 0:
-            v, exponent = v.clamp(-limit, limit), min(exponent, 15)
-        return self.scale(v, exponent).clamp(-limit, limit)
-
-    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
-        if by_rows:
-            return _quantize_rows(x, bits)
-        low, high = torch.aminmax(x) if x.numel() else (0.0, 0.0)  # NaN comes through
-        exponent = smallest_exponent(max(-float(low), float(high)), bits)
-        # binary32 holds the scaled values exactly (or below 2**-126, which rounds to 0) where it
-        # holds the factor and the codes.
-        narrow = x.dtype == torch.float32 and bits <= 16 and -126 <= exponent <= 126
-        codes = torch.round(times_power(x if narrow else x.double(), -exponent))
-        return codes.to(CODE_TYPE[bits]), exponent
-
-    def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
-        v = v.long()
-        quotient = torch.div(v, divisor, rounding_mode="floor")
-        rest = v - quotient * divisor
-        twice = 2 * rest
-        return quotient + ((twice > divisor) | ((twice == divisor) & ((quotient & 1) == 1)))
-
-    def requantize(
-        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
-    ) -> Part:
-        """By rows with the exponents of an activation's rows."""
-        if isinstance(exponent, Tensor):
-            size = rows.row_size(acc.shape)
-            if divisor == 1:
-                return self.requantize_blocks(acc, exponent, 0, size, bits)
-            codes, own = rows.requantize(acc, exponent, size, bits, divisor)
-            return codes.to(CODE_TYPE[bits]), own
-        if largest == 0:
-            return torch.zeros_like(acc, dtype=CODE_TYPE[bits]), formats.EXPONENT_MIN
-        shift = requantize_shift(largest, exponent, bits, divisor)
-        if divisor == 1:
-            return self.scale_to(acc, -shift, bits), exponent + shift
-        up, down = max(-shift, 0), max(shift, 0)
-        codes = self.divide(acc.long() << up, divisor << down)
-        return codes.to(CODE_TYPE[bits]), exponent + shift
-
-    def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
-        if isinstance(exponent, Tensor):
-            return self.shorten_blocks(acc, exponent, 0, rows.row_size(acc.shape))
-        if largest == 0:
-            return torch.zeros_like(acc, dtype=torch.int32), formats.EXPONENT_MIN
-        shift = shorten_shift(largest)
-        if shift == 0:
-            return acc.to(torch.int32), exponent
-        return self.scale_to(acc, -shift, 32), exponent + shift
-
-    def resolve(self, parts: list[Part]) -> Part:
-        if len(parts) == 1:
-            return parts[0]
-        if any(isinstance(e, Tensor) for _, e in parts):
-            codes, own = rows.resolve(parts)
-            return codes.to(torch.int32), own
-        pairs = [(codes, int(e)) for codes, e in parts]
-        live = [part for part in pairs if self.largest_of(part[0])]
-        if not live:
-            return self.shorten(parts[0][0], 0, 0)
-        exponent = max(e for _, e in live)
-        total = self.scale(live[0][0], live[0][1] - exponent)
-        for codes, e in live[1:]:
-            total = total + self.scale(codes, e - exponent)
-        return self.shorten(total, self.largest_of(total), exponent)
-
-    def stacked(self, parts: Sequence[Part], bits: int, room: int) -> Part:
-        if any(isinstance(e, Tensor) for _, e in parts):
-            codes, exponent = map(torch.stack, zip(*(rows.in_rows(*p) for p in parts), strict=True))
-            is_live = (codes != 0).any(-1, keepdim=True)
-            by_rows = torch.where(is_live, exponent - room, formats.EXPONENT_MIN)
-            return (codes.long() << room).to(CODE_TYPE[bits]), by_rows
-        live = [int(e) for codes, e in parts if bool(codes.any())]
-        own = max(live) - room if live else formats.EXPONENT_MIN
-        scaled = (self.scale_to(codes, min(int(e) - own, room), bits) for codes, e in parts)
-        return torch.stack(list(scaled)), own
-
-    # --- convolution and matrix product -----------------------------------------------------
-
-    def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Sum:
-        acc = torch.matmul(_weight_rows(w, s), _columns(x, s)).long()
-        return self._sum(acc.view(s.n, s.co, s.oh, s.ow))
-
-    def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
-        rows = g16.double().reshape(s.n, s.groups, s.co // s.groups, s.oh * s.ow)
-        columns = torch.matmul(_weight_rows(w, s).transpose(1, 2), rows)
-        columns = columns.reshape(s.n, s.ci * s.kh * s.kw, s.oh * s.ow)
-        # Below 2**15 * 2**7 * 2**16 * 2**9 < 2**53: the sums of `fold` are exact as well.
-        sizes = ((s.h, s.w), (s.kh, s.kw))
-        return self._sum(F.fold(columns, *sizes, s.dilation, s.padding, s.stride).long())
-
-    def input_gradient(
-        self, g16: Tensor, w: Tensor, s: ConvShape, exponent: Exponent, bits: int
-    ) -> Part:
-        acc, largest = self.conv_input_grad(g16, w, s)
-        if isinstance(exponent, Tensor) and exponent.dim() != 4:  # of pixels, which are rows
-            pixels = exponent.view(1, 1, 1, -1)
-            codes, own = self.requantize_blocks(acc, pixels, 0, pixels.shape, bits)
-            assert isinstance(own, Tensor)
-            own = own.view(exponent.shape)
-        else:
-            codes, own = self.requantize(acc, largest, exponent, bits)
-        return codes.to(torch.int16), own
-
-    def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
-        # A 32-bit gradient is cut into 16-bit halves: each sum is below 2**16 * 2**7 * 2**24.
-        narrow = g.dtype == torch.int16
-        halves = [(g, 0)] if narrow else [(g >> 16, 16), (g & 65535, 0)]
-        columns = _columns(x, s).transpose(2, 3)
-        shape = (s.groups, s.co // s.groups, s.products)
-        acc = torch.zeros(shape, dtype=torch.int64, device=g.device)
-        for half, shift in halves:
-            rows = half.double().reshape(s.n, s.groups, s.co // s.groups, s.oh * s.ow)
-            acc += torch.matmul(rows, columns).sum(0).long() << shift
-        return self._sum(acc.view(s.co, s.ci // s.groups, s.kh, s.kw))
+    # --- biases, sums and numbers -----------------------------------------------------------
 
     def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
+        """rne(acc * 2**exponent) + bias[channel]; acc [n, co, ...], bias int64 [co]."""
         return self._sum(self.scale(acc, exponent) + per_channel(bias, acc))
 
     def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
-        """Both scaled to the common exponent, the sum exact."""
+        """(acc, largest, exponent) with a bias [co] added, J * 2**e of its state.
+
+        The common exponent leaves J at most 30 bits, so that a sum below 2**30 and a bias below
+        2**30 still fit int32. Both are rounded to it. A bias that is all zeros changes nothing.
+        int32 `acc` may be written in place.
+        """
         codes, delayed, e_b = bias
         value = self.joint(codes, delayed)
         length = self.largest_of(value).bit_length()
@@ -229,6 +84,11 @@ class Eager(BatchNorms):
     def channel_sum(
         self, g: Tensor, exponent: Exponent, x: Tensor | None = None
     ) -> tuple[Tensor, int, int]:
+        """The sum over all axes but the second, int64 [channels]; g of 16 or 32 bits.
+
+        Its largest magnitude, and its exponent: where samples have their own it is that of `gather`
+        with 55 bits (12.1). x: 8-bit codes by which g is multiplied first; then with 62 bits.
+        """
         g = g if x is None else g.long() * x
         if isinstance(exponent, Tensor):
             of_samples = g.long().sum((2, 3)) if g.dim() == 4 else g
@@ -239,6 +99,10 @@ class Eager(BatchNorms):
         return acc, self.largest_of(acc), exponent
 
     def times(self, v: Tensor, m: int, exponent: Exponent, bits: int) -> Part:
+        """v * m * 2**exponent as codes of `bits`, one rounding; |v * m| < 2**62.
+
+        8-bit codes v as at most 8 bits (1.1), codes v of 16 or 32 bits as bfp32 (1.2).
+        """
         acc = v.long() * m
         top = largest(self, acc, exponent)
         if bits == 32:
@@ -248,23 +112,27 @@ class Eager(BatchNorms):
     def kept(
         self, count: int, least: int, draw: Sequence[int], device: torch.device | str
     ) -> Tensor:
+        """bool [count]: whether random words are at least `least`.
+
+        They are those of Philox of the draw (k0, k1, step, shard, call), training.md 1.5.
+        """
         k0, k1, step, shard, call = draw
         return philox.words(count, (k0, k1), step, shard, device, call) >= least
 
-    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> WholePart:
-        return rows.at_one(v.long(), exponent, bits)
-
-    def where(self, mask: Tensor, v: Tensor) -> Tensor:
-        return torch.where(mask, v, 0)
-
     def summed(self, g: Tensor, size: Sequence[int]) -> Sum:
+        """The sums of g, 16 to 64 bits, over the axes that have one place in `size`, int64."""
         axes = [axis for axis, n in enumerate(size) if n < g.shape[axis]]
         return self._sum(g.long().sum(axes, keepdim=True) if axes else g.long())
 
     # --- activations, addition, pooling -----------------------------------------------------
 
     def table(self, x: Tensor, exponent: Exponent, tables: Tables, bits: int) -> Part:
-        """With one exponent the table is rounded, and then looked up."""
+        """The entry of every 8-bit code x at an exponent, requantized to `bits` (1.1), at most 8.
+
+        What is rounded depends on the largest entry of a code that occurs alone, of every row.
+
+        With one exponent the table is rounded, and then looked up.
+        """
         if isinstance(exponent, Tensor):
             values, of_values = tables.looked_up(x, exponent)
             return self.requantize(values, 0, of_values, bits)
@@ -278,6 +146,10 @@ class Eager(BatchNorms):
     def table_gradient(
         self, g: Tensor, e_g: Exponent, x: Tensor, exponent: Exponent, slopes: Tables
     ) -> Part:
+        """g times the entry of x at an exponent, as bfp32, one rounding; entries of bfp16.
+
+        g has 16 or 32 bits, so that products are below 2**46.
+        """
         e: Exponent
         if isinstance(exponent, Tensor):
             found, e = slopes.looked_up(x, exponent)
@@ -288,21 +160,28 @@ class Eager(BatchNorms):
         return self.shorten(acc, largest(self, acc, own), own)
 
     def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        """8-bit codes along an axis, at the largest exponent of those that are not all zeros."""
         live = [e for codes, e in parts if self.largest_of(codes)]
         exponent = max(live, default=formats.EXPONENT_MIN)
         codes = [self.scale_to(c, min(e - exponent, 0), 8) for c, e in parts]
         return torch.cat(codes, axis), exponent
 
     def add(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, bits: int = 8) -> Part:
+        """a + b of 8-bit codes, both rounded to one exponent E, requantized to `bits` (5).
+
+        E is the smaller of their exponents, or 22 less than the larger; all zeros do not count.
+        """
         return self.requantize(*self.add_sums(a, ea, b, eb), bits)
 
     def add_clamped(
         self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent, clip: int, bits: int
     ) -> tuple[Part, Tensor]:
+        """a + b of 8-bit codes, the sums of `add`, `clamped`."""
         acc, _, exponent = self.add_sums(a, ea, b, eb)
         return self.clamped(acc, exponent, clip, bits)
 
     def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
+        """The sums of `add` themselves, their largest magnitude and exponent."""
         exponent: Exponent
         if isinstance(ea, int) and isinstance(eb, int):
             live = [e for codes, e in ((a, ea), (b, eb)) if self.largest_of(codes)]
@@ -317,6 +196,10 @@ class Eager(BatchNorms):
         return self.scale(a, by_a) + self.scale(b, by_b)
 
     def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+        """Window maxima [n, c, oh, ow] of 8-bit codes, and where each was found (uint8).
+
+        The position is that of the first maximum in its window, row by row; padding never wins.
+        """
         oh, ow = window.counts(*x.shape[2:])
         windows = _windows(F.pad(x.int(), _border(window, x.shape), value=-128), window)
         windows = windows.reshape(*x.shape[:2], oh, ow, window.size)
@@ -326,6 +209,7 @@ class Eager(BatchNorms):
         return best.squeeze(-1).to(torch.int8), where.to(torch.uint8)
 
     def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
+        """g added at the saved positions of the input, int64 of `shape` [n, c, h, w]."""
         n, c, h, w = shape
         (_, width), stride, padding, _ = window
         oh, ow = g.shape[2:]
@@ -338,16 +222,23 @@ class Eager(BatchNorms):
         return self._sum(acc.view(n, c, h, w))
 
     def window_sums(self, x: Tensor, means: Averages) -> Sum:
+        """The sum over each window times L / d, int64 [n, c, oh, ow], of 8-bit codes."""
         acc = _span_sums(x.long(), means.rows, means.columns)
         return self._sum(acc if means.factors is None else acc * _outer(means.factors, acc))
 
     def window_sums_grad(self, g: Tensor, shape: torch.Size, means: Averages) -> Sum:
+        """For each position the sum of g * L / d over windows that hold it, int64 of `shape`."""
         g = g.long() if means.factors is None else g.long() * _outer(means.factors, g)
         return self._sum(_span_sums(g, *means.holders(*shape[2:])))
 
     def divided(
         self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
     ) -> Part:
+        """acc * 2**exponent / divisor as bfp32, of acc with at least `bits` bits (7), int64.
+
+        acc is shifted to the left where it has less, `largest` = max|acc|, and must have room for
+        that; the quotient is rounded, and then shortened.
+        """
         if isinstance(exponent, Tensor):
             own = rows.bit_length(rows.largest(acc, exponent.shape))
             rows_up = (bits - own).clamp(min=0)
@@ -361,6 +252,11 @@ class Eager(BatchNorms):
     def cross_entropy(
         self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
     ) -> Entropy:
+        """The cross-entropy of class indices (6.2), divided by `divisor`; codes' exponent: -24.
+
+        Logits [n, classes] of 8 or 32 bits, of one exponent or int64 [n, 1]; int64 targets [n], -1
+        in rows that do not count, whose codes, logarithm and distance are 0.
+        """
         d = z.amax(1, keepdim=True).long() - z
         p = softmax.exponentials(d, exponent)
         total = p.sum(1, keepdim=True)
@@ -371,11 +267,15 @@ class Eager(BatchNorms):
         return Entropy(codes, logs, (chosen * counted).cpu())
 
     def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+        """int64 [n, classes]: an amount at the class of every row, else 0; -1 is no class."""
         rows, counted = target.view(-1, 1), (target >= 0).view(-1, 1)
         found = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
         return found.scatter_(1, rows.clamp(min=0), counted.long() * amount)
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
+        """The cross-entropy of logits as above, where int64 [n, classes] says how much of every
+        class a row is (6.3): codes rne(P * A / S) - a.
+        """
         d = z.amax(1, keepdim=True).long() - z
         p = softmax.exponentials(d, exponent)
         total, whole = p.sum(1, keepdim=True), amounts.sum(1, keepdim=True)
@@ -383,6 +283,11 @@ class Eager(BatchNorms):
         return Entropy(codes, softmax.logs(total.view(-1)), (amounts * d).sum(1).cpu())
 
     def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
+        """rne(P * 2**30 / S) of vectors z [n, c], c <= 2**14, of 8 or 32 bits.
+
+        One exponent, or int64 [n, 1]. Where bool `allowed` [n, c] is false, and in vectors
+        without a place that is allowed, the result is 0.
+        """
         v = z.long()
         if allowed is None:
             p = softmax.exponentials(v.amax(1, keepdim=True) - v, exponent)
@@ -394,6 +299,12 @@ class Eager(BatchNorms):
         return Shares(y, self.requantize_blocks(y, SOFTMAX_EXPONENT, 0, (len(y), 1), 8))
 
     def softmax_grad(self, g16: Tensor, e_g: Exponent, y: Tensor, e_y: Tensor) -> Part:
+        """y * (S * g - sum(g * y)), S = sum y, of vectors [n, c]: int32, exponents [n, 1].
+
+        g16 has 16 bits and one exponent or int64 [n, 1], y has 8 bits and int64 [n, 1]. What is in
+        brackets is rounded to 16 bits, every vector with an exponent of its own; RangeError where
+        that would be above 127.
+        """
         g, codes = g16.long(), y.long()
         t = codes.sum(1, keepdim=True) * g - (g * codes).sum(1, keepdim=True)
         t16, e_t = self.requantize_blocks(t, e_g, 0, (len(y), 1), 16)
@@ -401,15 +312,11 @@ class Eager(BatchNorms):
 
     # --- weights and optimizers -------------------------------------------------------------
 
-    def joint(self, codes: Tensor, delayed: Tensor) -> Tensor:
-        return codes.long() * 32768 - delayed
-
-    def split(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        codes = self.scale(value, -formats.DELAYED_BITS)
-        return codes, (codes << formats.DELAYED_BITS) - value
-
     def square_sum(self, v: Tensor) -> int:
-        """In halves of 16 bits, whose products' sums fit int64 by chunks."""
+        """The sum of squares of codes of 8 to 32 bits, exactly.
+
+        In halves of 16 bits, whose products' sums fit int64 by chunks.
+        """
         total = 0
         for chunk in v.reshape(-1).split(SQUARES):
             low, high = chunk.long() & 0xFFFF, chunk.long() >> 16
@@ -418,7 +325,12 @@ class Eager(BatchNorms):
         return total
 
     def direction(self, terms: SGDTerms, out: Tensor) -> tuple[int, int]:
-        """Each term scaled to the common exponent in int64, their sum encoded."""
+        """out (e6m9) = G + decay * J + momentum * V; returns its exponent and largest code (4).
+
+        G = resolve(gradient). Terms are rounded to a common exponent at which their sum is below
+        2**52, the sum is exact, and then rounded once more, with the random bits of the terms or to
+        nearest. `out` may be the momentum's own V.
+        """
         t, (g, e_g) = terms, self.resolve(list(terms.gradient.parts))
         exponent, by_g, by_decay, by_momentum = combine_shifts(int(e_g), t)
         acc = self.scale(g, by_g)
@@ -434,18 +346,35 @@ class Eager(BatchNorms):
         return (result, largest) if largest else (formats.EXPONENT_MIN, 0)
 
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:
+        """The moments M and S of `terms`, in place, and out (e6m9) = their direction P (4).
+
+        Returns the exponents of M, S and P.
+        """
         joint = self.joint(terms.codes, terms.delayed)
         return adam(terms, times_power(joint.double(), terms.e_a), out)
 
     def optimize(
         self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
     ) -> bool | None:
-        """Torch has no such call."""
+        """Steps of many parameters at once, by the options of their groups (2 to 4).
+
+        False, and nothing is written, where some exponent does not surely stay in its range; None
+        where the realisation has no such call, as here. Raises MemoryError, and nothing is written.
+        """
         return None
 
     def lazy_carry(
         self, codes: Tensor, delayed: Tensor, update: Update, commit: bool
     ) -> tuple[int, int]:
+        """max|W - r| and max|J - u| of one lazy update, where t = A + u, r = rne(t / 2**15).
+
+        With `commit` it writes W - r and t - r * 2**15 in place (2.1, step 3). The update is
+        rounded once, to the integer u, and then only moved: J = W * 2**15 - A goes down by exactly
+        u, because (W - r) * 2**15 - (t - r * 2**15) = W * 2**15 - A - u. Nothing is lost below an
+        8-bit code: what does not reach W waits in A. For example W = 3, A = 16000 (J = 82304) and
+        u = 1000: t = 17000, r = 1, so W = 2, A = -15768 (J = 81304). An optimizer that rounded to W
+        itself would lose u, 0.03 of a code, in every step.
+        """
         updated, rest = self._carried(codes, delayed, moments.moved(*update))
         tops = self.largest_of(updated), self.largest_of(self.joint(updated, rest))
         if commit:
@@ -460,6 +389,10 @@ class Eager(BatchNorms):
         return codes.long() - carry, total - carry * 32768
 
     def lazy_resplit(self, codes: Tensor, delayed: Tensor, update: Update, by: int) -> None:
+        """J = rne((J - u) * 2**-by), split again, in place (2.1, steps 2, 4 and 5).
+
+        The exponent of the weight goes up by `by`; for by <= 0 the second rounding is exact.
+        """
         value = self.joint(codes, delayed) - moments.moved(*update)
         new_codes, new_delayed = self.split(self.scale(value, -by))
         codes.copy_(new_codes)
@@ -468,6 +401,11 @@ class Eager(BatchNorms):
     def lazy_rows(
         self, codes: Tensor, delayed: Tensor, exponent: Tensor, update: Update, limit: int
     ) -> Tensor:
+        """The whole lazy update of rows with exponents of their own, in place; the new exponents.
+
+        exponent: e_W, int64 [O, 1, ...]; limit: the largest code of W (13). The shift of the update
+        is that against e_A = 0. The caller checks that no exponent has left its range.
+        """
         state = (self.joint(codes, delayed), codes, delayed, exponent)
         new_codes, new_delayed, exponent = update_rows(*state, update, limit)
         codes.copy_(new_codes)
@@ -477,6 +415,12 @@ class Eager(BatchNorms):
     # --- hashes -----------------------------------------------------------------------------
 
     def block_sums(self, data: Tensor, keys: Tensor) -> Tensor:
+        """One 64-bit sum per block of bytes (uint8 [n], the last block filled with zeros), int64.
+
+        The block as little-endian 32-bit words w, and keys k (int32 [1024]): the sum over j < 512
+        of (w[j] + k[j]) * (w[512 + j] + k[512 + j]), each factor modulo 2**32, the sum modulo
+        2**64. NH of J. Black et al., "UMAC: Fast and Secure Message Authentication", CRYPTO 1999.
+        """
         rows = F.pad(data, (0, -data.numel() % HASH_BLOCK)).view(torch.int32).view(-1, 2, 512)
         words = (rows + keys.view(2, 512)).long() & 0xFFFFFFFF
         return (words[:, 0] * words[:, 1]).sum(1)
@@ -484,7 +428,10 @@ class Eager(BatchNorms):
     # --- recurrent layers -------------------------------------------------------------------
 
     def recurrence(self, layer: CellLayer) -> CellStates | None:
-        """Torch goes step by step."""
+        """The states of all steps; None where the realisation has no such pass.
+
+        Torch goes step by step.
+        """
         return None
 
     def recurrence_gradient(
@@ -496,30 +443,12 @@ class Eager(BatchNorms):
         bits: int,
         wanted: Sequence[bool],
     ) -> CellGradients | None:
+        """The gradients from that of h, [T, N, H], and of the last state; None as above.
+
+        By rows their exponents are [T, N, 1] and [N, 1]. states: of which h is read for an LSTM.
+        bits: of D where it meets the weight; wanted: whether those of the first h and state are.
+        """
         return None
-
-    def _sum(self, acc: Tensor) -> Sum:
-        return acc, self.largest_of(acc)
-
-
-def _quantize_rows(x: Tensor, bits: int) -> Part:
-    """Real numbers as codes whose rows have their own smallest exponents."""
-    values, size = x.double(), rows.row_size(x.shape)
-    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
-    tops = values.abs().amax(axes) if values.numel() else values
-    own = [smallest_exponent(top, bits) for top in tops.flatten().tolist()]
-    exponent = torch.tensor(own, device=x.device).view(size)
-    return torch.round(times_power(values, -exponent)).to(CODE_TYPE[bits]), exponent
-
-
-def _columns(x: Tensor, s: ConvShape) -> Tensor:
-    """[n, groups, ci/groups * kh * kw, oh * ow] in float64."""
-    columns = F.unfold(x.double(), (s.kh, s.kw), s.dilation, s.padding, s.stride)
-    return columns.view(s.n, s.groups, s.products, s.oh * s.ow)
-
-
-def _weight_rows(w: Tensor, s: ConvShape) -> Tensor:
-    return w.double().reshape(s.groups, s.co // s.groups, s.products)
 
 
 def _border(window: Window, shape: torch.Size) -> tuple[int, int, int, int]:

@@ -27,6 +27,7 @@ from samebits.kernels.memory import (
 )
 from samebits.kernels.native_parts import BITS_OF, in_order
 from samebits.kernels.native_update import NativeUpdate
+from samebits.kernels.products import pair_shape
 from samebits.kernels.protocol import (
     BITS,
     CODE_TYPE,
@@ -38,7 +39,6 @@ from samebits.kernels.protocol import (
     WholePart,
 )
 from samebits.kernels.rows import Exponent
-from samebits.kernels.vectors import pair_shape
 from samebits.spec import formats
 
 LIMITED, UNLIMITED, SHORTENED, ALIGNED, MOVED = range(5)  # of rows.h

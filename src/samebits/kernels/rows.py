@@ -54,6 +54,21 @@ def spread(exponent: Exponent, size: Sequence[int], like: Tensor) -> Tensor:
     return torch.zeros(tuple(size), dtype=torch.int64, device=like.device) + exponent
 
 
+def placed(exponent: Exponent, place: Callable[[Tensor], Tensor]) -> Exponent:
+    """Exponents with others' axes, or in other places; one integer is in none."""
+    return exponent if isinstance(exponent, int) else place(exponent)
+
+
+def of_vectors(exponent: Exponent, shape: Sequence[int]) -> Exponent:
+    """Exponents of the rows of a shape as those of its vectors, [vectors, 1]; one stays one."""
+    return placed(exponent, lambda e: e.expand(*shape[:-1], 1).reshape(-1, 1))
+
+
+def highest(exponent: Exponent) -> int:
+    """The largest of several, or the one."""
+    return exponent if isinstance(exponent, int) else int(exponent.max())
+
+
 def row_axes(rank: int) -> range:
     """The axes of an activation that count rows."""
     return range(1 if rank == 4 else rank - 1)

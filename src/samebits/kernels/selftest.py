@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import conv_shape
-from samebits.kernels.protocol import Kernels
 from samebits.spec import formats
 from samebits.spec.formats import Q8, Q16, Q32
 
@@ -25,7 +25,7 @@ def _alternating(shape: tuple[int, ...], high: int, dtype: torch.dtype, device: 
     return values.view(shape).to(dtype).to(device)
 
 
-def failures(kernels: Kernels, device: str) -> list[str]:
+def failures(kernels: Eager, device: str) -> list[str]:
     """Names of what differs from plain integers on a device (empty: fit for use).
 
     Scaling to 32 bits with ties and the widest operands, and convolutions with their gradients

@@ -90,7 +90,7 @@ def combine_shifts(e_g: int, terms: SGDTerms) -> tuple[int, int, Exponent, int]:
     e_momentum = 0
     if terms.decay is not None:
         e_decay = terms.e_a + terms.decay[1]
-        tops.append((int(e_decay.max()) if isinstance(e_decay, Tensor) else e_decay) + 39)
+        tops.append(rows.highest(e_decay) + 39)
     if momentum is not None:
         e_momentum = momentum.exponent + momentum.coefficient[1] - TOP_FIELD
         if momentum.largest:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from samebits.kernels import rows
-from samebits.kernels.clamps import Clamps
-from samebits.kernels.geometry import ConvShape, conv_shape, not_finite
-from samebits.kernels.protocol import CODE_TYPE, Kernels, Part, State, Sum, VectorNorm
+from samebits.kernels.geometry import not_finite
+from samebits.kernels.products import Products
+from samebits.kernels.protocol import Part, State, VectorNorm
+from samebits.kernels.roundings import largest
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 
@@ -24,10 +25,14 @@ Scalars = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Vectors(Clamps):
-    """The part of `Eager` that computes by vectors."""
+class Vectors(Products):
+    """The part of `Eager` that computes by vectors.
+
+    They are rows [..., d]; what belongs to one is [..., 1].
+    """
 
     def vector_stats(self, z: Tensor) -> Tensor:
+        """int64 [4, ..., 1]: sum, sum of squares, smallest and largest of every row of integers."""
         v = z.long()
         sums = (v.sum(-1, keepdim=True), (v * v).sum(-1, keepdim=True))
         return torch.stack([*sums, v.amin(-1, keepdim=True), v.amax(-1, keepdim=True)])
@@ -42,7 +47,15 @@ class Vectors(Clamps):
         centred: bool,
         bits: int,
     ) -> VectorNorm:
-        """The output is rounded once, from the exact affine sums."""
+        """Every row of 8-bit codes z normalised, times gamma plus beta, as codes of `bits`.
+
+        Rows have at most MAX_GROUP codes; not centred, their sum counts as 0. gamma, beta: of the
+        places of a row [d], or of as many rows in turn [1, rows, d]. Exponents by rows may be those
+        of several vectors each; the result has such, the other two have one a vector. Raises
+        RangeError where an exponent would be above 127.
+
+        The output is rounded once, from the exact affine sums.
+        """
         wide, narrow, factor = normalized(self, z, exponent, eps, centred)
         acc, own = affine(self, wide, self._joint(gamma), self._joint(beta))
         if isinstance(exponent, Tensor):
@@ -61,6 +74,11 @@ class Vectors(Clamps):
         centred: bool,
         size: Sequence[int] | None,
     ) -> Part:
+        """The gradient of z as bfp32, from g of 16 or 32 bits and what `vector_norm` found.
+
+        g * gamma, and the difference of the sums over rows, are rounded to 16 bits. size: the shape
+        of the exponents of the result; None: one, where all are numbers.
+        """
         acc, own = norm_gradient(self, (g, e_g), xhat, factor, self._joint(gamma), centred)
         if size is not None:
             return self.shorten_blocks(acc, own, 0, size)
@@ -70,63 +88,12 @@ class Vectors(Clamps):
         """The joint values of a parameter and their exponent."""
         return None if state is None else (self.joint(*state[:2]), state[2])
 
-    def requantize_blocks(
-        self,
-        v: Tensor,
-        exponent: Exponent,
-        beside: int,
-        size: Sequence[int] | None,
-        bits: int,
-        limited: bool = True,
-    ) -> Part:
-        own, wanted = _of_blocks(v, exponent, beside, size)
-        codes, chosen = rows.requantize(v, own, wanted, bits, limited=limited)
-        return codes.to(CODE_TYPE[bits]), int(chosen) if size is None else chosen
-
-    def shorten_blocks(
-        self, v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
-    ) -> Part:
-        codes, chosen = rows.shorten(v, *_of_blocks(v, exponent, beside, size))
-        return codes.to(torch.int32), int(chosen) if size is None else chosen
-
-    def aligned(self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool) -> Part:
-        axes = [axis for axis in range(v.dim()) if size[axis] == 1]
-        if keep:
-            own = exponent.expand(v.shape)
-            low, high = (
-                torch.aminmax(own) if not axes else (own.amin(axes, True), own.amax(axes, True))
-            )
-            if torch.equal(low, high):
-                return v, high.view(tuple(size))
-        return rows.aligned(v, exponent, size)
-
-    def products(self, a: Tensor, b: Tensor) -> Sum:
-        """As many groups of a convolution, so below."""
-        s = _shape(a, b)
-        acc, top = self.conv(_image(a), _kernel(b), s)
-        return _matrices(acc, s), top
-
-    def products_a(self, g16: Tensor, b: Tensor) -> Sum:
-        s = _shape(g16.new_empty((*g16.shape[:2], b.shape[2])), b)
-        acc, top = self.conv_input_grad(_image(g16), _kernel(b), s)
-        return _matrices(acc, s), top
-
-    def products_b(self, g: Tensor, a: Tensor) -> Sum:
-        s = _shape(a, g.transpose(1, 2))
-        acc, top = self.conv_weight_grad(_image(g), _image(a), s)
-        return acc.reshape(s.groups, -1, a.shape[2]), top
-
-
-def largest(k: Kernels, v: Tensor, exponent: Exponent) -> int:
-    """max|v| where one exponent is to be found by it; else it is not read."""
-    return k.largest_of(v) if isinstance(exponent, int) else 0
-
 
 # --- normalisation ----------------------------------------------------------------------------
 
 
 def normalized(
-    k: Kernels, z: Tensor, exponent: Exponent, eps: float, centred: bool
+    k: Vectors, z: Tensor, exponent: Exponent, eps: float, centred: bool
 ) -> tuple[Part, Part, Part]:
     """The normalised rows of z as codes of 16 and of 8 bits, and the factors of the rows.
 
@@ -178,7 +145,7 @@ def _spread(d: int, s1: Tensor, s2: Tensor, wide: bool) -> Any:
     return (d * second - first * first).astype(np.float64)
 
 
-def affine(k: Kernels, xhat: Part, gamma: Part | None, beta: Part | None) -> Part:
+def affine(k: Vectors, xhat: Part, gamma: Part | None, beta: Part | None) -> Part:
     """xhat * gamma + beta of xhat with 16 bits and joint values, exact at one exponent: int64."""
     x, e = xhat
     terms = [(x, e, 16)] if gamma is None else [(x.long() * gamma[0], e + gamma[1], 38)]
@@ -188,7 +155,7 @@ def affine(k: Kernels, xhat: Part, gamma: Part | None, beta: Part | None) -> Par
 
 
 def norm_gradient(
-    k: Kernels, g: Part, xhat: Part, factor: Part, gamma: Part | None, centred: bool
+    k: Vectors, g: Part, xhat: Part, factor: Part, gamma: Part | None, centred: bool
 ) -> Part:
     """With h = g * gamma, (d * h - sum h - xhat * sum h * xhat) times the row's factor, int64.
 
@@ -206,42 +173,3 @@ def norm_gradient(
     acc, own = rows.combined(k, *terms)
     t, e_t = k.requantize(acc, largest(k, acc, own), own, 16)
     return t.long() * m, e_t + e_m
-
-
-# --- blocks and pairs of matrices -------------------------------------------------------------
-
-
-def _of_blocks(
-    v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
-) -> tuple[Tensor, Sequence[int]]:
-    """Exponents that broadcast against v, and the shape of those that are wanted."""
-    own = exponent + beside
-    if isinstance(own, int):
-        own = torch.full([1] * v.dim(), own, device=v.device)
-    return own, [1] * v.dim() if size is None else size
-
-
-def pair_shape(a: Tensor, b: Tensor) -> ConvShape:
-    """The geometry of one a [n, k] times b [m, k]: rows are pixels. Raises UnsupportedError."""
-    return conv_shape((1, a.shape[2], 1, a.shape[1]), (*b.shape[1:], 1, 1))
-
-
-def _shape(a: Tensor, b: Tensor) -> ConvShape:
-    """The geometry of all of them: a group each."""
-    count, n, k = a.shape
-    return conv_shape((1, count * k, 1, n), (count * b.shape[1], k, 1, 1), groups=count)
-
-
-def _image(v: Tensor) -> Tensor:
-    """Rows [count, n, k] as the pixels of an image [1, count * k, 1, n]."""
-    return v.permute(1, 0, 2).reshape(1, 1, v.shape[1], -1).permute(0, 3, 1, 2)
-
-
-def _kernel(v: Tensor) -> Tensor:
-    """Rows [count, m, k] as 1x1 kernels of groups."""
-    return v.reshape(-1, v.shape[2], 1, 1)
-
-
-def _matrices(image: Tensor, s: ConvShape) -> Tensor:
-    """The inverse of `_image`, of sums."""
-    return image.permute(0, 2, 3, 1).reshape(s.ow, s.groups, -1).permute(1, 0, 2)

@@ -177,17 +177,14 @@ def _layer_norm(m: nn.LayerNorm, name: str, how: Choices) -> nn.Module:
     return layers.LayerNorm(weight, bias, m.normalized_shape[0], m.eps)
 
 
-def _group_norm(m: nn.GroupNorm, name: str, how: Choices) -> nn.Module:
+def _group_norm(m: Any, name: str, how: Choices) -> nn.Module:
+    """A GroupNorm, or an InstanceNorm, whose groups are the channels."""
     _require(m.eps > 0, f"eps={m.eps}, expected > 0")
+    _require(not getattr(m, "track_running_stats", False), "track_running_stats=True")
     weight, bias = _parameters(m, name, how) if m.affine else (None, None)
-    return layers.GroupNorm(weight, bias, m.num_groups, m.num_channels, m.eps)
-
-
-def _instance_norm(m: Any, name: str, how: Choices) -> nn.Module:
-    _require(m.eps > 0, f"eps={m.eps}, expected > 0")
-    _require(not m.track_running_stats, "track_running_stats=True")
-    weight, bias = _parameters(m, name, how) if m.affine else (None, None)
-    return layers.GroupNorm(weight, bias, m.num_features, m.num_features, m.eps)
+    grouped = isinstance(m, nn.GroupNorm)
+    sizes = (m.num_groups, m.num_channels) if grouped else (m.num_features, m.num_features)
+    return layers.GroupNorm(weight, bias, *sizes, m.eps)
 
 
 def _rms_norm(m: nn.RMSNorm, name: str, how: Choices) -> nn.Module:
@@ -334,8 +331,8 @@ RULES: dict[type[nn.Module], LayerRule] = {
     nn.LayerNorm: _layer_norm,
     nn.RMSNorm: _rms_norm,
     nn.GroupNorm: _group_norm,
-    nn.InstanceNorm1d: _instance_norm,
-    nn.InstanceNorm2d: _instance_norm,
+    nn.InstanceNorm1d: _group_norm,
+    nn.InstanceNorm2d: _group_norm,
     nn.MultiheadAttention: _attention,
     nn.Softmax: _softmax,
     nn.LogSoftmax: _softmax,

@@ -115,30 +115,15 @@ class _Conv2d(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """Sums over co for x, over samples and pixels for the weight."""
         (x, weight), fmt, groups = ctx.saved_tensors, ctx.format, ctx.groups
-        stride, padding, dilation = ctx.sizes
-        (g,) = grads
+        (g,), geometry = grads, (*ctx.sizes, groups)
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             by_group = weight.unflatten(0, (groups, -1))
-            dx = grad.conv2d_input(
-                x.shape,
-                round_along(by_group, fmt, 1).flatten(0, 1),
-                _round_channels(g, groups, fmt),
-                stride,
-                padding,
-                dilation,
-                groups,
-            )
+            w = round_along(by_group, fmt, 1).flatten(0, 1)
+            dx = grad.conv2d_input(x.shape, w, _round_channels(g, groups, fmt), *geometry)
         if ctx.needs_input_grad[1]:
-            dw = grad.conv2d_weight(
-                round_along(x, fmt, 0),
-                weight.shape,
-                round_along(g, fmt, 0),
-                stride,
-                padding,
-                dilation,
-                groups,
-            )
+            of_x, of_g = (round_along(v, fmt, 0) for v in (x, g))
+            dw = grad.conv2d_weight(of_x, weight.shape, of_g, *geometry)
         if ctx.needs_input_grad[2]:
             db = g.sum((0, 2, 3))
         return dx, dw, db, None, None, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -226,32 +227,33 @@ def _whole(kept: Any, tensors: Iterator[Tensor]) -> Any:
 
 # --- who computes -----------------------------------------------------------------------------
 
+
+@contextlib.contextmanager
+def setting(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    """A context variable has a value inside a with block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 Interpreter = Callable[..., Any]  # (operation, *its arguments as values) -> values
 _INTERPRETER: ContextVar[Interpreter | None] = ContextVar("interpreter", default=None)
 
 
-@contextlib.contextmanager
-def interpreting(interpreter: Interpreter) -> Iterator[None]:
+def interpreting(interpreter: Interpreter) -> AbstractContextManager[Any]:
     """Give every operation inside a with block to `interpreter` (deployment does)."""
-    token = _INTERPRETER.set(interpreter)
-    try:
-        yield
-    finally:
-        _INTERPRETER.reset(token)
+    return setting(_INTERPRETER, interpreter)
 
 
 Listener = Callable[[TrainingOperation, tuple[Any, ...]], Any]  # computes, and notes what it likes
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> AbstractContextManager[Any]:
     """Let a listener compute every operation inside a with block, by its `compute`."""
-    token = _LISTENER.set(listener)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
+    return setting(_LISTENER, listener)
 
 
 def is_interpreted() -> bool:

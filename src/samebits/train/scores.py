@@ -69,14 +69,7 @@ class LogProbabilities(BFPValue):
 
     def vectors(self) -> tuple[Tensor, Exponent]:
         """The logits [vectors, classes], and their exponent or exponents [vectors, 1]."""
-        z, exponent = self.resolved()
-        if isinstance(exponent, Tensor) and exponent.shape[self.along] > 1:
-            z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
-        z = z.movedim(self.along, -1)
-        if isinstance(exponent, Tensor):
-            sizes = [1 if axis == self.along else n for axis, n in enumerate(self.shape)]
-            exponent = exponent.expand(sizes).movedim(self.along, -1).reshape(-1, 1)
-        return z.reshape(-1, z.shape[-1]), exponent
+        return class_vectors(self, self.along)
 
     def values(self) -> Tensor:
         """The log-probabilities as float64: minus the loss of every class (6.2)."""
@@ -105,3 +98,16 @@ def class_losses(logarithms: Tensor, distances: Tensor, exponent: int | Tensor) 
         for log, own, by in zip(logarithms.cpu(), distances, shifts.flatten().tolist(), strict=True)
     ]
     return torch.tensor(found, dtype=torch.float64, device=distances.device)
+
+
+def class_vectors(logits: BFPValue, along: int) -> tuple[Tensor, Exponent]:
+    """Logits as [vectors, classes] of an axis, and their exponent or exponents [vectors, 1].
+
+    Exponents that differ along the classes are aligned, sample by sample.
+    """
+    z, exponent = logits.resolved()
+    if isinstance(exponent, Tensor) and exponent.shape[along] > 1:
+        z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
+    z = z.movedim(along, -1)
+    own = rows.placed(exponent, lambda e: e.movedim(along, -1))
+    return z.reshape(-1, z.shape[-1]), rows.of_vectors(own, z.shape)

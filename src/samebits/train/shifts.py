@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.kernels import rows
 from samebits.kernels.protocol import Found
 from samebits.kernels.rows import Exponent
@@ -96,6 +97,14 @@ def narrowed(
         return BFPValue(*requantized(acc, exponent, bits, divisor, largest), bits)
     part = shifted_codes(acc, 0, exponent, shifts, bits, divisor)
     return BFPValue(*part, bits, shifts=shifts)
+
+
+def times(x: BFPValue, codes: Tensor, m: int, exponent: Exponent) -> BFPValue:
+    """codes * m * 2**exponent, codes of x or some of them, of the width of x; one rounding."""
+    if x.shifts is not None:
+        return narrowed(codes.long() * m, exponent, x.bits, x.shifts)
+    part = kernels.of(codes).times(codes, m, exponent, 32 if x.is_wide else x.bits)
+    return BFPValue(*part, layer_bits=x.layer_bits) if x.is_wide else BFPValue(*part, x.bits)
 
 
 def exact(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import operator
 from collections.abc import Callable
 from ctypes import c_int64
 from typing import Any, cast
@@ -15,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels.protocol import BITS, Part, WholePart
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, placed
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 from samebits.train import advice
@@ -33,9 +34,28 @@ class BFPTensor(torch.Tensor):
 
     To autograd it is a float32 tensor of the same shape, so modules, `backward()` and optimizers
     work as usual; all that it holds is a `BFPValue`, by whose words it is read.
+
+    codes:    integers of 8, 16 or 32 bits, of the sum if there are several parts
+    exponent: of the whole tensor, of its rows, or of the channels of its rows
+    bits:     width of a code: 4 to 8, 16, or 32, which is what reading sums gives
+    parts:    (codes, exponent) of every contribution to a gradient; bounds: of their max|codes|
+    by_rows:  whether exponents are those of rows; reads nothing
     """
 
     value: BFPValue
+    codes: Tensor
+    exponent: Exponent
+    bits: int
+    parts: tuple[Part, ...]
+    bounds: tuple[int | None, ...]
+    sums: Sums | None
+    layer_bits: int
+    by_rows: bool
+    is_wide: bool
+    is_open: bool
+    allowed: Tensor | None
+    along: int | None
+    shifts: Tensor | None
 
     @staticmethod
     def __new__(
@@ -56,74 +76,6 @@ class BFPTensor(torch.Tensor):
         )
         tensor.value = value
         return tensor
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """(codes, exponent) of every contribution; of sums the one of their 32-bit value."""
-        return self.value.parts
-
-    @property
-    def bounds(self) -> tuple[int | None, ...]:
-        """Bounds of max|codes|, one for each part, where the producer knows one."""
-        return self.value.bounds
-
-    @property
-    def sums(self) -> Sums | None:
-        """The exact sums that this tensor is made of, where its width is not decided."""
-        return self.value.sums
-
-    @property
-    def layer_bits(self) -> int:
-        """Width of the codes that a layer takes: their own up to 8, or what they are rounded to."""
-        return self.value.layer_bits
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether exponents are those of rows; reads nothing."""
-        return self.value.by_rows
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether codes have more than 8 bits, and the width is decided."""
-        return self.value.is_wide
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the width is not decided: exact sums."""
-        return self.value.is_open
-
-    @property
-    def allowed(self) -> Tensor | None:
-        """Where a mask by -inf left the value, of the same shape; None: everywhere."""
-        return self.value.allowed
-
-    @property
-    def along(self) -> int | None:
-        """The axis of log-probabilities; None of other values."""
-        return self.value.along
-
-    @property
-    def shifts(self) -> Tensor | None:
-        """int64 [channels] that `exponent` has beside those of the rows (training.md 12.4)."""
-        return self.value.shifts
-
-    @property
-    def codes(self) -> Tensor:
-        """Integers of 8, 16 or 32 bits, of the sum if there are several parts."""
-        return self.value.codes
-
-    @property
-    def exponent(self) -> Exponent:
-        """Exponent of the whole tensor, of its rows, or of the channels of its rows.
-
-        If there are several parts, that of their sum.
-        """
-        return self.value.exponent
-
-    @property
-    def bits(self) -> int:
-        """Width of a code: 4 to 8, 16, or 32, which is what reading sums gives."""
-        return self.value.bits
 
     def resolved(self) -> Part:
         """(codes, exponent), the sum of the parts if there are several.
@@ -243,6 +195,11 @@ class BFPTensor(torch.Tensor):
         return self.value
 
 
+for _name in BFPTensor.__annotations__.keys() - {"value"}:  # what a value tells, a tensor tells
+    _told = operator.attrgetter(f"value.{_name}")
+    setattr(BFPTensor, _name, property(_told, doc=getattr(BFPValue, _name).__doc__))
+
+
 def _is_loss(argument: object) -> bool:
     """Whether an argument is a real number with a gradient, as losses of integers are."""
     return type(argument) is Tensor and argument.requires_grad and not argument.dim()
@@ -272,6 +229,12 @@ def offer(handler: Callable[..., Any], *names: str) -> None:
         FUNCTIONS.update({getattr(at, own): handler for at in places if hasattr(at, own)})
 
 
+def offer_by_name(*handlers: Callable[..., Any]) -> None:
+    """`offer` functions that have PyTorch's names."""
+    for handler in handlers:
+        offer(handler, handler.__name__)
+
+
 class BFPParameter(BFPTensor):
     """A trained tensor: codes W (int8) and delayed update A (int16), 3 bytes an element.
 
@@ -280,6 +243,9 @@ class BFPParameter(BFPTensor):
     """
 
     value: Weight
+    delayed: Tensor  # A, int16: what updates have not yet carried into the codes
+    widths: Widths  # of the layer that it belongs to
+    exponent_cell: Tensor  # the exponent where it is kept: int64 [] or int8 [rows]
     _peak: ctypes.Array[c_int64] | None = None
     _is_param = True  # what torch.nn.Module asks of a parameter
 
@@ -302,21 +268,6 @@ class BFPParameter(BFPTensor):
         assert isinstance(parameter, BFPParameter)
         parameter.requires_grad_(requires_grad)
         return parameter
-
-    @property
-    def delayed(self) -> Tensor:
-        """A, int16: what updates have not yet carried into the codes."""
-        return self.value.delayed
-
-    @property
-    def widths(self) -> Widths:
-        """Those of the layer that it belongs to."""
-        return self.value.widths
-
-    @property
-    def exponent_cell(self) -> Tensor:
-        """The exponent where it is kept: int64 [] or int8 [rows]."""
-        return self.value.cell
 
     def as_value(self) -> BFPValue:
         """The joint value: a detached or cloned parameter is no state."""
@@ -388,11 +339,9 @@ class BFPParameter(BFPTensor):
         twin = _MOVED.get(self)
         if twin is None or twin.device != device:
             codes, exponent = self.parts[0]
-            if isinstance(exponent, Tensor):
-                exponent = exponent.to(device)
             twin = _MOVED[self] = BFPParameter(
                 codes.to(device),
-                exponent,
+                placed(exponent, lambda e: e.to(device)),
                 self.delayed.to(device),
                 self.requires_grad,
                 self.widths,
@@ -411,5 +360,7 @@ class BFPParameter(BFPTensor):
         return twin
 
 
+for _name, _own in (("delayed", "delayed"), ("widths", "widths"), ("exponent_cell", "cell")):
+    setattr(BFPParameter, _name, property(operator.attrgetter(f"value.{_own}")))
 _MOVED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """Copies on another device, for as long as the original lives: tied parameters stay tied."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from samebits.kernels import rows
 from samebits.kernels.protocol import Gradient
 from samebits.kernels.rows import Exponent
 from samebits.spec import formats
@@ -79,8 +80,7 @@ def gradient_bits(gradient: Gradient) -> int:
 
 def joint_bits(parameter: BFPParameter) -> int:
     """n with |J| < 2**n for every element of a parameter, W * 2**15 - A at its exponent."""
-    exponent = parameter.parts[0][1]
-    return (int(exponent.max()) if isinstance(exponent, Tensor) else exponent) + 8
+    return rows.highest(parameter.parts[0][1]) + 8
 
 
 def fits(bits: int) -> bool:

@@ -24,7 +24,7 @@ from samebits import kernels
 from samebits.errors import RangeError
 from samebits.kernels import softmax
 from samebits.kernels.memory import address_of, addresses
-from samebits.kernels.protocol import Entropy, Kernels
+from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
@@ -309,7 +309,7 @@ class Taken(NamedTuple):
     bits: int
     by_rows: bool
 
-    def __call__(self, k: Kernels, images: Tensor) -> BFPValue | Tensor:
+    def __call__(self, k: kernels.Kernels, images: Tensor) -> BFPValue | Tensor:
         """Samples as the model's input: indices as they are."""
         if not images.is_floating_point():
             return images

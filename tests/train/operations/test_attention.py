@@ -99,7 +99,7 @@ def test_wide_sums(bits, kinds, realisation):
 def test_wide_products(bits, kinds, realisation):
     a, b = far_apart(kinds, bits)
     out = a * b
-    same(out, reference.multiply_wide(array(a), array(b)))
+    same(out, pointwise.multiply(array(a), array(b)))
     for width in (16, 32):
         a.grad = b.grad = None
         g = tensor((2, 3, 4), "row" if "row" in kinds else "tensor", width, 5)
@@ -116,7 +116,7 @@ def test_a_temperature_is_repeated_beside_scores(realisation):
     g = tensor((2, 3, 4), "tensor", 32, 5)
     out.backward(g)
     own = moves.expand(array(temperature), (2, 3, 4))
-    same(out, reference.multiply_wide(array(scores), own))
+    same(out, pointwise.multiply(array(scores), own))
     down = pointwise.multiply_backward(array(g), own, array(scores))
     same(temperature.grad, moves.expand_backward(down, (2, 1, 1)))
 
@@ -149,12 +149,12 @@ def test_scores_keep_their_bits_where_they_are_filled(value):
 @pytest.mark.parametrize("factor", [1.0, -0.3, 1e20, 0.0])
 def test_wide_multiples(factor, kind, realisation):
     x = tensor((2, 3, 4), kind, 32, 2)
-    same(scale(x, factor), reference.scale_wide(array(x), factor))
+    same(scale(x, factor), pointwise.scale(array(x), factor))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_dropout(kind, realisation):
     x = tensor((2, 3, 4), kind, 32, 2)
     words = philox.words(x.numel(), (3, 1), 5).tolist()
-    wanted = reference.dropout_wide(array(x), pointwise.dropout_factors(0.4, words))
+    wanted = pointwise.dropout(array(x), pointwise.dropout_factors(0.4, words))
     same(dropout(x, 0.4, lambda: ((3, 1), (5, 0, 0))), wanted)

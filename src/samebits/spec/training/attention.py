@@ -13,7 +13,7 @@ from itertools import product
 
 from samebits.spec import formats
 from samebits.spec.training import rows
-from samebits.spec.training.layers import Array, narrow, unshifted, wide
+from samebits.spec.training.layers import Array, narrow, unshifted, wide, width
 from samebits.spec.training.loss import Row
 from samebits.spec.training.rows import Exponent, each, plus
 
@@ -74,11 +74,6 @@ def operands(a: Array, b: Array, transposed: bool = False) -> Operands:
     kinds = (a.by_rows, b.by_rows)
     rounded = (_operand(a, vectors(a.shape), bits), _operand(b, along, bits))
     return Operands(*rounded, transposed, kinds, folded, bits)
-
-
-def width(x: Array) -> int:
-    """Width of the codes that a layer takes."""
-    return x.bits if x.bits <= 8 else x.layer_bits
 
 
 def narrowed(x: Array) -> Array:
@@ -181,33 +176,11 @@ def add_wide(a: Array, b: Array) -> Array:
     return replace(wide(codes, a.shape, exponent), layer_bits=max(width(a), width(b)))
 
 
-def multiply_wide(a: Array, b: Array) -> Array:
-    """The product of two tensors of one shape of which one has 32 bits. Section 14.2."""
-    a, b = unshifted(a), unshifted(b)
-    codes = [p * q for p, q in zip(a.codes, b.codes, strict=True)]
-    return replace(
-        wide(codes, a.shape, plus(a.exponent, b.exponent)), layer_bits=max(width(a), width(b))
-    )
-
-
 def where_wide(chosen: Sequence[bool], a: Array, b: Array) -> Array:
     """a where it is chosen, else b, of two tensors of which one has 32 bits. Section 14.2."""
     first = [c if at else 0 for c, at in zip(unshifted(a).codes, chosen, strict=True)]
     second = [0 if at else c for c, at in zip(unshifted(b).codes, chosen, strict=True)]
     return add_wide(replace(unshifted(a), codes=first), replace(unshifted(b), codes=second))
-
-
-def scale_wide(x: Array, factor: float) -> Array:
-    """x of 32 bits times a number. Section 14.2."""
-    m, by = formats.signed_coefficient(factor)
-    y = wide([c * m for c in x.codes], x.shape, plus(x.exponent, by))
-    return replace(y, layer_bits=x.layer_bits)
-
-
-def dropout_wide(x: Array, factors: formats.Tensor) -> Array:
-    """Dropout of 32 bits, by the factors of section 5. Section 14.2."""
-    acc = [c * f for c, f in zip(x.codes, factors[0], strict=True)]
-    return replace(wide(acc, x.shape, plus(x.exponent, factors[1])), layer_bits=x.layer_bits)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from samebits.spec.training.rows import each
 
 Function = Callable[[str, int, int], int]
 """sat16(rne(f(code * 2**exponent) * 2**15)) of (f: "sigmoid" or "tanh", code, exponent)."""
+Sums = tuple[list[Fraction], list[Fraction]]  # of x and of h
 States = list[list[int]]
 """Codes [H] of one sample: h and c of an LSTM, s of a GRU, h of an RNN."""
 
@@ -47,7 +48,7 @@ def layer(kind: str, x: Array, p: Direction, site: int, function: Function) -> t
             row = x.codes[(t * samples + n) * features :][:features]
             h = _hidden(kind, states[n])
             sums = own_x.of_row(row), own_h.of_row(h)
-            states[n] = _CELLS[kind](*sums, states[n], site, function)
+            states[n] = _CELLS[kind](sums, states[n], site, function)
             done[t] += _hidden(kind, states[n])
     codes = [code for t in range(steps) for code in done[t]]
     last = [[code for own in states for code in own[i]] for i in range(len(states[0]))]
@@ -91,10 +92,8 @@ def _argument(value: Fraction) -> int:
     return sat16(value / power(-12))
 
 
-def _lstm(
-    of_x: list[Fraction], of_h: list[Fraction], states: States, site: int, function: Function
-) -> States:
-    size = len(states[0])
+def _lstm(sums: Sums, states: States, site: int, function: Function) -> States:
+    (of_x, of_h), size = sums, len(states[0])
     h, c = [], []
     for unit in range(size):
         i, f, g, o = (
@@ -108,10 +107,8 @@ def _lstm(
     return [h, c]
 
 
-def _gru(
-    of_x: list[Fraction], of_h: list[Fraction], states: States, site: int, function: Function
-) -> States:
-    size, after = len(states[0]), []
+def _gru(sums: Sums, states: States, site: int, function: Function) -> States:
+    (of_x, of_h), size, after = sums, len(states[0]), []
     for unit, s in enumerate(states[0]):
         r, z = (
             function("sigmoid", _argument(of_x[row] + of_h[row]), -12)
@@ -124,18 +121,14 @@ def _gru(
     return [after]
 
 
-def _tanh(
-    of_x: list[Fraction], of_h: list[Fraction], states: States, site: int, function: Function
-) -> States:
-    found = (function("tanh", _argument(a + b), -12) for a, b in zip(of_x, of_h, strict=True))
+def _tanh(sums: Sums, states: States, site: int, function: Function) -> States:
+    found = (function("tanh", _argument(a + b), -12) for a, b in zip(*sums, strict=True))
     return [[sat8(u * power(-15 - site)) for u in found]]
 
 
-def _relu(
-    of_x: list[Fraction], of_h: list[Fraction], states: States, site: int, function: Function
-) -> States:
-    sums = (max(a + b, Fraction(0)) for a, b in zip(of_x, of_h, strict=True))
-    return [[sat8(total / power(site)) for total in sums]]
+def _relu(sums: Sums, states: States, site: int, function: Function) -> States:
+    found = (max(a + b, Fraction(0)) for a, b in zip(*sums, strict=True))
+    return [[sat8(total / power(site)) for total in found]]
 
 
 _CELLS = {"lstm": _lstm, "gru": _gru, "tanh": _tanh, "relu": _relu}

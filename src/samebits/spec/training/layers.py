@@ -239,6 +239,19 @@ def wide(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Arra
     return Array(codes, shape, own, 32)
 
 
+def width(x: Array) -> int:
+    """Width of the codes that a layer takes."""
+    return x.bits if x.bits <= 8 else x.layer_bits
+
+
+def as_wide_as(x: Array, acc: Sequence[int], by: int) -> Array:
+    """acc with the exponents of x and `by`: codes of its width, or bfp32. Sections 5 and 14.2."""
+    exponent = plus(x.exponents if x.by_rows else x.exponent, by)
+    if x.bits > 8:
+        return replace(wide(acc, x.shape, exponent), layer_bits=x.layer_bits)
+    return narrow(acc, x.shape, exponent, x.bits, shifts=x.shifts)
+
+
 def wide_whole(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Array:
     """`shorten` of a parameter's gradient, which has one exponent."""
     if isinstance(exponent, int):

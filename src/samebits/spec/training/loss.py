@@ -7,11 +7,12 @@ Every function returns (loss, gradient of scale * loss).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
 from samebits.errors import RangeError
 from samebits.spec import formats
@@ -145,6 +146,12 @@ def class_rows(shape: Sequence[int]) -> list[list[int]]:
     ]
 
 
+def by_element(values: Iterable[Any], shape: Sequence[int]) -> list[Any]:
+    """Values in the order of the rows of logits, in that of the elements."""
+    places = chain.from_iterable(class_rows(shape))
+    return [value for _, value in sorted(zip(places, values, strict=True))]
+
+
 def logits_rows(z: Array) -> list[Row]:
     """The rows of logits, aligned where the exponents of one differ."""
     codes, own, rows = z.codes, each(z.exponent, len(z.codes)), class_rows(z.shape)
@@ -164,10 +171,7 @@ def log_probabilities(z: Array) -> list[float]:
 
 def log_values(z: Array) -> Array:
     """Log-probabilities of logits [N, C, ...] as bfp32 (6.6)."""
-    values = [0.0] * len(z.codes)
-    places = (i for row in class_rows(z.shape) for i in row)
-    for i, value in zip(places, log_probabilities(z), strict=True):
-        values[i] = value
+    values = by_element(log_probabilities(z), z.shape)
     return replace(quantize_input(values, z.shape, z.by_rows, 32), layer_bits=z.layer_bits)
 
 
@@ -177,13 +181,9 @@ def log_values_backward(z: Array, g: Array) -> Array:
         g = wide_whole(g.codes, g.shape, g.exponent)
     g16 = g if g.bits == 16 else narrow(g.codes, g.shape, g.exponent, 16)
     up = SHARED - (z.shape[1] - 1).bit_length()
-    places = class_rows(z.shape)
-    amounts = [[-g16.codes[i] << up for i in row] for row in places]
-    gradient = [0] * len(z.codes)
-    for at, q in zip(places, weighed_entropy(logits_rows(z), amounts)[0], strict=True):
-        for i, code in zip(at, q, strict=True):
-            gradient[i] = code
-    return Array(gradient, z.shape, plus(g16.exponent, -up), 32)
+    amounts = [[-g16.codes[i] << up for i in row] for row in class_rows(z.shape)]
+    gradient = chain.from_iterable(weighed_entropy(logits_rows(z), amounts)[0])
+    return Array(by_element(gradient, z.shape), z.shape, plus(g16.exponent, -up), 32)
 
 
 def exponential(z: Array) -> Array:
@@ -293,10 +293,7 @@ def general_cross_entropy(
         a = [formats.scaled(u * v, -POINT) for u, v in zip(w, s, strict=True)]
         amounts.append(a if counts else [0] * classes)
     found, total = weighed_entropy(rows, amounts)
-    gradient = [0] * len(z.codes)
-    for at, q in zip(class_rows(z.shape), found, strict=True):
-        for i, code in zip(at, q, strict=True):
-            gradient[i] = code
+    gradient = by_element(chain.from_iterable(found), z.shape)
     return _weighed(gradient, z.shape, total, x, divisor if mean else None, scale)
 
 

@@ -17,12 +17,14 @@ from samebits.spec.training.layers import (
     Array,
     ExactSums,
     Parameter,
+    as_wide_as,
     by_output,
     clamped,
     narrow,
     summed,
     unshifted,
     wide,
+    width,
 )
 from samebits.spec.training.rows import Exponent, each, plus, rows_of
 
@@ -119,14 +121,17 @@ def repeated(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int]:
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """Sections 5 and 12.2."""
+    """Sections 5, 12.2 and 14.2."""
+    bits = max(width(a), width(b))
     a, b = unshifted(a), unshifted(b)
     shape = tuple(map(max, zip(a.shape, b.shape, strict=True)))
     pairs = list(zip(repeated(a.shape, shape), repeated(b.shape, shape), strict=True))
     own = tuple(a.exponents[i] + b.exponents[j] for i, j in pairs)
     acc = [a.codes[i] * b.codes[j] for i, j in pairs]
-    by_rows = a.by_rows or b.by_rows
-    return narrow(acc, shape, own if by_rows else own[0], max(a.bits, b.bits))
+    exponent = own if a.by_rows or b.by_rows else own[0]
+    if max(a.bits, b.bits) > 8:
+        return replace(wide(acc, shape, exponent), layer_bits=bits)
+    return narrow(acc, shape, exponent, bits)
 
 
 def multiply_backward(g: Array, a: Array, b: Array) -> Array:
@@ -141,15 +146,9 @@ def multiply_backward(g: Array, a: Array, b: Array) -> Array:
 
 
 def scale(x: Array, factor: float) -> Array:
-    """Sections 5 and 12.4: x times a number."""
+    """Sections 5, 12.4 and 14.2: x times a number."""
     m, by = formats.signed_coefficient(factor)
-    return narrow(
-        [c * m for c in x.codes],
-        x.shape,
-        plus(x.exponents if x.by_rows else x.exponent, by),
-        x.bits,
-        shifts=x.shifts,
-    )
+    return as_wide_as(x, [c * m for c in x.codes], by)
 
 
 def scale_backward(g: Array, factor: float) -> Array:
@@ -270,10 +269,8 @@ def for_samples(shape: tuple[int, ...], factors: Tensor) -> Tensor:
 
 
 def dropout(x: Array, factors: Tensor) -> Array:
-    """Section 5, training only."""
-    acc = [c * f for c, f in zip(x.codes, factors[0], strict=True)]
-    own = plus(x.exponents if x.by_rows else x.exponent, factors[1])
-    return narrow(acc, x.shape, own, x.bits, shifts=x.shifts)
+    """Sections 5 and 14.2, training only."""
+    return as_wide_as(x, [c * f for c, f in zip(x.codes, factors[0], strict=True)], factors[1])
 
 
 def dropout_backward(g: Array, factors: Tensor) -> Array:

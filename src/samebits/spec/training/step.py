@@ -331,10 +331,9 @@ def forward(
             case "add":
                 y = attention.add_wide(*x) if is_wide(*x) else pointwise.added(*x)
             case "multiply":
-                y = attention.multiply_wide(*x) if is_wide(*x) else pointwise.multiply(*x)
+                y = pointwise.multiply(*x)
             case "scale":
-                times = attention.scale_wide if is_wide(*x) else pointwise.scale
-                y = times(x[0], a["factor"])
+                y = pointwise.scale(x[0], a["factor"])
             case "concat":
                 y = pointwise.concat(x)
             case "own":
@@ -361,8 +360,7 @@ def forward(
                     saved = pointwise.dropout_factors(a["p"], (words or {})[node.name])
                     if node.op == "stochastic_depth":
                         saved = pointwise.for_samples(y.shape, saved)
-                    drop = attention.dropout_wide if is_wide(*x) else pointwise.dropout
-                    y = drop(x[0], saved)
+                    y = pointwise.dropout(x[0], saved)
             case "embedding":
                 y = pointwise.embedding(x[0], needed(weight), not training)
             case "lstm" | "gru" | "rnn":

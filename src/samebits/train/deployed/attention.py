@@ -22,6 +22,7 @@ from samebits.kernels.protocol import Part
 from samebits.spec import formats
 from samebits.tables.transfer import exp_table
 from samebits.train.deployed.rounding import saturated
+from samebits.train.deployed.weights import real_values
 from samebits.train.operation import TrainingOperation
 from samebits.train.shifts import ChannelPeaks
 from samebits.train.value import BFPValue, Weight, requantized
@@ -66,7 +67,8 @@ def layer_norm(
     codes, exponent = x.whole()
     if groups is not None:
         codes = codes.movedim(1, -1)
-    factor, term = norm_parameters(gamma, beta, codes.shape[-1])
+    size = codes.shape[-1]
+    factor, term = real_values(size, gamma, 1), real_values(size, beta)
     n = codes.shape[-1] if groups is None else codes[0].numel() // groups
     epsilon = Fraction(binary32_eps(eps)) / formats.power(2 * exponent)
     scale = formats.power(site)
@@ -86,22 +88,6 @@ def layer_norm(
     (found,) = operator.meaning([stored, m, b], operator.complete(attributes, "layer norm"))
     y = torch.from_numpy(found).to(codes.device)
     return (y if groups is None else y.movedim(-1, 1).contiguous()), site
-
-
-def norm_parameters(
-    gamma: Weight | None, beta: Weight | None, size: int
-) -> tuple[list[Fraction], list[Fraction]]:
-    """The joint values of gamma and beta; ones and zeros where a norm has none."""
-    return joint_values(gamma, size, 1), joint_values(beta, size, 0)
-
-
-def joint_values(parameter: Weight | None, size: int, default: int) -> list[Fraction]:
-    """J * 2**e_A of every element."""
-    if parameter is None:
-        return [Fraction(default)] * size
-    joint = parameter.joint()[0].tolist()
-    unit = formats.power(parameter.whole()[1] - formats.DELAYED_BITS)
-    return [j * unit for j in joint]
 
 
 def binary32_eps(eps: float) -> float:

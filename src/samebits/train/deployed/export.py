@@ -34,13 +34,11 @@ from samebits.train.deployed.export_recurrent import (
     is_recurrent,
     one_step,
 )
-from samebits.train.deployed.nodes import Array, Nodes, Operators, binary32
+from samebits.train.deployed.nodes import Array, Nodes, StepOperators, binary32
 from samebits.train.deployed.operations import RULES
 from samebits.train.deployed.weights import (
     Factor,
     frozen_product,
-    transposed_inputs,
-    transposed_outputs,
 )
 from samebits.train.operation import TrainingOperation
 from samebits.train.operations import activations, addition, normalization, pointwise, pooling
@@ -186,7 +184,7 @@ class _Writer:
         elif step.operation in _OF_PRODUCTS:
             value = self.products(path, inputs, step)
         else:
-            at = Operators(self.nodes, path, inputs)
+            at = StepOperators(self.nodes, path, inputs)
             value = OPERATORS[step.operation](at, *step.arguments)
         if step.operation is addition.ADD and step.output.bits > SCORE_BITS:
             self.check_terms(path, step)
@@ -312,11 +310,11 @@ class _Writer:
         """Gemm, Conv or ConvTranspose of constants, with the bias on the grid of the sums."""
         x, weight, bias, shape, _ = step.arguments
         swapped = step.operation is TRANSPOSED_PRODUCTS
-        outputs = transposed_outputs(weight, shape.groups) if swapped else weight
-        own = frozen_product(step.site, x, outputs, bias, step.norm)
-        kernel = transposed_inputs(own.codes, shape.groups) if swapped else own.codes
+        groups = shape.groups if swapped else None
+        own = frozen_product(step.site, x, weight, bias, step.norm, groups)
         of_weight = [e - x.whole()[1] for e in own.exponents]
-        codes = (kernel if kernel.dim() == 2 else as_kernel(kernel)).cpu().contiguous().numpy()
+        kernel = own.codes if own.codes.dim() == 2 else as_kernel(own.codes)
+        codes = kernel.cpu().contiguous().numpy()
         weights = self.constant(f"{path}.weight", codes, of_weight, int(swapped), own.factors)
         names = [*inputs, weights]
         if bias is not None or step.norm is not None:

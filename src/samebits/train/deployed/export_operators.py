@@ -1,7 +1,7 @@
 """Deployed operations as operators of ONNX, but for products with parameters and recurrent layers.
 
-Every function appends the operators of one step of a run: (`Operators`, *its arguments) -> float32
-value, which the caller rounds where the step did.
+Every function appends the operators of one step of a run: (`StepOperators`, *its arguments) ->
+float32 value, which the caller rounds where the step did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from samebits.kernels.clamps import limit_of
 from samebits.spec import formats
 from samebits.tables.activation import ACTIVATIONS
 from samebits.train.deployed.attention import NARROW16, binary32_eps, constant16, entry
-from samebits.train.deployed.nodes import Array, Operators, binary32
+from samebits.train.deployed.nodes import Array, StepOperators, binary32
 from samebits.train.operation import TrainingOperation
 from samebits.train.operations.activations import RELU, TABLE
 from samebits.train.operations.addition import ADD
@@ -45,7 +45,7 @@ from samebits.train.value import BFPValue, Weight
 
 
 def _norm(
-    at: Operators,
+    at: StepOperators,
     x: BFPValue,
     gamma: Weight | None,
     beta: Weight | None,
@@ -75,7 +75,7 @@ def _joint(path: str, parameter: Weight | None, size: int, default: int) -> Arra
     return binary32(path, parameter.joint()[0].tolist(), exponent)
 
 
-def _product(at: Operators, a: BFPValue, b: BFPValue, transposed: bool) -> str:
+def _product(at: StepOperators, a: BFPValue, b: BFPValue, transposed: bool) -> str:
     left, right = at.inputs
     if transposed:
         rank = b.dim()
@@ -84,13 +84,13 @@ def _product(at: Operators, a: BFPValue, b: BFPValue, transposed: bool) -> str:
     return at.add("MatMul", {}, [left, right])
 
 
-def _added(at: Operators, *terms: BFPValue) -> str:
+def _added(at: StepOperators, *terms: BFPValue) -> str:
     """The sum of two terms; a constant of zeros beside an exact value adds nothing."""
     live = [n for n, t in zip(at.inputs, terms, strict=True) if constant16(t) is not None]
     return at.add("Add", {}, live) if len(live) > 1 else live[0]
 
 
-def _softmax(at: Operators, x: BFPValue) -> str:
+def _softmax(at: StepOperators, x: BFPValue) -> str:
     scores = at.inputs[0]
     if x.allowed is not None and not bool(x.allowed.all()):
         kept = _compressed(x.allowed).cpu().numpy()
@@ -108,7 +108,7 @@ def _compressed(v: Tensor) -> Tensor:
 
 
 def _embedding(
-    at: Operators,
+    at: StepOperators,
     index: Tensor,
     weight: Weight,
     *options: object,
@@ -122,23 +122,23 @@ def _embedding(
 # --- moves of elements ------------------------------------------------------------------------
 
 
-def _same(at: Operators, *arguments: Any) -> str:
+def _same(at: StepOperators, *arguments: Any) -> str:
     """The value itself: a rounding that follows, or a mask that the softmax adds, or the logits."""
     return at.inputs[0]
 
 
-def _reshaped(at: Operators, x: BFPValue, shape: tuple[int, ...]) -> str:
+def _reshaped(at: StepOperators, x: BFPValue, shape: tuple[int, ...]) -> str:
     sizes = tuple(x.codes.reshape(shape).shape)
     if sizes == (x.shape[0], math.prod(x.shape[1:])):
         return at.add("Flatten", {"axis": 1})
     return at.add("Reshape", {"shape": sizes})
 
 
-def _permuted(at: Operators, x: BFPValue, order: tuple[int, ...]) -> str:
+def _permuted(at: StepOperators, x: BFPValue, order: tuple[int, ...]) -> str:
     return at.add("Transpose", {"perm": tuple(axis % x.dim() for axis in order)})
 
 
-def _indexed(at: Operators, x: BFPValue, index: tuple[Any, ...]) -> str:
+def _indexed(at: StepOperators, x: BFPValue, index: tuple[Any, ...]) -> str:
     """A Slice, and a RESHAPE where axes are left out; the latter alone where everything is kept."""
     shape = tuple(x.codes[index].shape)
     if math.prod(shape) == x.codes.numel():
@@ -164,17 +164,17 @@ def _indexed(at: Operators, x: BFPValue, index: tuple[Any, ...]) -> str:
     return at.add("Reshape", {"shape": shape}, [value])
 
 
-def _gathered(at: Operators, x: BFPValue, index: Tensor) -> str:
+def _gathered(at: StepOperators, x: BFPValue, index: Tensor) -> str:
     numbers = at.real("indices", index.cpu().numpy())
     return at.add("Gather", {"axis": 0}, [*at.inputs, numbers])
 
 
-def _expanded(at: Operators, x: BFPValue, shape: tuple[int, ...]) -> str:
+def _expanded(at: StepOperators, x: BFPValue, shape: tuple[int, ...]) -> str:
     return at.add("Expand", {"shape": tuple(shape)})
 
 
 def _rolled(
-    at: Operators,
+    at: StepOperators,
     x: BFPValue,
     by: tuple[int, ...],
     axes: tuple[int, ...],
@@ -193,14 +193,14 @@ def _rolled(
     return value
 
 
-def _padded(at: Operators, x: BFPValue, sizes: tuple[int, ...]) -> str:
+def _padded(at: StepOperators, x: BFPValue, sizes: tuple[int, ...]) -> str:
     pairs = [sizes[i : i + 2] for i in range(0, len(sizes), 2)][::-1]
     pairs = [(0, 0)] * (x.dim() - len(pairs)) + pairs
     before, after = zip(*pairs, strict=True)
     return at.add("Pad", {"pads": (*before, *after)})
 
 
-def _copied(at: Operators, x: BFPValue, selections: tuple[Selection, ...]) -> str:
+def _copied(at: StepOperators, x: BFPValue, selections: tuple[Selection, ...]) -> str:
     (value,) = at.inputs
     for axis, index in selections:
         chosen = at.real("index", index.cpu().numpy())
@@ -208,33 +208,33 @@ def _copied(at: Operators, x: BFPValue, selections: tuple[Selection, ...]) -> st
     return value
 
 
-def _interpolated(at: Operators, x: BFPValue, down: Line, across: Line) -> str:
+def _interpolated(at: StepOperators, x: BFPValue, down: Line, across: Line) -> str:
     sizes = (*x.shape[:2], *(len(line.first) for line in (down, across)))
     kind = "align_corners" if down.corners else "half_pixel"
     attributes = {"sizes": sizes, "coordinate_transformation_mode": kind}
     return at.add("Interpolate", attributes)
 
 
-def _chosen(at: Operators, x: BFPValue, chosen: Tensor) -> str:
+def _chosen(at: StepOperators, x: BFPValue, chosen: Tensor) -> str:
     """The value where a mask is true, 0 elsewhere."""
     mask = at.real("mask", _compressed(chosen).cpu().numpy())
     zero = at.real("zero", np.zeros((), np.float32))
     return at.add("Where", {}, [mask, *at.inputs, zero])
 
 
-def _split_heads(at: Operators, x: BFPValue, heads: int) -> str:
+def _split_heads(at: StepOperators, x: BFPValue, heads: int) -> str:
     n, t, width = x.shape
     d = width // heads
     return _heads(at, (n, t, heads, d), (n * heads, t, d))
 
 
-def _join_heads(at: Operators, x: BFPValue, heads: int) -> str:
+def _join_heads(at: StepOperators, x: BFPValue, heads: int) -> str:
     count, t, d = x.shape
     n = count // heads
     return _heads(at, (n, heads, t, d), (n, t, heads * d))
 
 
-def _heads(at: Operators, between: tuple[int, ...], shape: tuple[int, ...]) -> str:
+def _heads(at: StepOperators, between: tuple[int, ...], shape: tuple[int, ...]) -> str:
     """Tokens and heads exchanged."""
     value = at.add("Reshape", {"shape": between}, part="heads")
     value = at.add("Transpose", {"perm": (0, 2, 1, 3)}, [value], "exchanged")
@@ -244,7 +244,7 @@ def _heads(at: Operators, between: tuple[int, ...], shape: tuple[int, ...]) -> s
 # --- channels, elements and windows ------------------------------------------------------------
 
 
-def _batch_norm(at: Operators, x: BFPValue, *arguments: Any) -> str:
+def _batch_norm(at: StepOperators, x: BFPValue, *arguments: Any) -> str:
     gamma, beta, running_mean, running_var, _, _, eps, _ = arguments
     e_x = x.whole()[1]
     m, b, exponent = frozen_affine(gamma, beta, running_mean, running_var, eps, e_x)
@@ -255,7 +255,7 @@ def _batch_norm(at: Operators, x: BFPValue, *arguments: Any) -> str:
     return at.add("Add", {}, [product, at.real("shift", shift)])
 
 
-def _relu(at: Operators, x: BFPValue, clip: int) -> str:
+def _relu(at: StepOperators, x: BFPValue, clip: int) -> str:
     if not clip:
         return at.add("Relu")
     exponent = x.whole()[1]
@@ -263,7 +263,7 @@ def _relu(at: Operators, x: BFPValue, clip: int) -> str:
     return at.add("Clip", {"min": 0.0, "max": math.ldexp(code, exponent)})
 
 
-def _activation(at: Operators, x: BFPValue, name: str, parameter: float | None) -> str:
+def _activation(at: StepOperators, x: BFPValue, name: str, parameter: float | None) -> str:
     function = ACTIVATIONS[name]
     if function.operator == "Swish":  # newer than the opsets that others read
         return at.add("Mul", {}, [*at.inputs, at.add("Sigmoid", part="sigmoid")])
@@ -275,11 +275,11 @@ def _activation(at: Operators, x: BFPValue, name: str, parameter: float | None) 
     return at.add(function.operator, attributes)
 
 
-def _max_pool(at: Operators, x: BFPValue, window: Window) -> str:
+def _max_pool(at: StepOperators, x: BFPValue, window: Window) -> str:
     return at.add("MaxPool", _pool(window, x))
 
 
-def _average_pool(at: Operators, x: BFPValue, means: Averages) -> str:
+def _average_pool(at: StepOperators, x: BFPValue, means: Averages) -> str:
     """The mean over all of a window, or over what lies in the image, and what makes it that by
     another divisor. Windows of several sizes that count padding get it as part of the image."""
     window = means.window
@@ -308,17 +308,17 @@ def _average_pool(at: Operators, x: BFPValue, means: Averages) -> str:
     return at.add("AveragePool", attributes, inputs)
 
 
-def _multiplied(at: Operators, *operands: BFPValue) -> str:
+def _multiplied(at: StepOperators, *operands: BFPValue) -> str:
     return at.add("Mul")
 
 
-def _scaled(at: Operators, x: BFPValue, factor: float) -> str:
+def _scaled(at: StepOperators, x: BFPValue, factor: float) -> str:
     m, by = formats.signed_coefficient(factor)
     name = at.real("factor", binary32(at.path, [m], by).reshape(()))
     return at.add("Mul", {}, [*at.inputs, name])
 
 
-def _side_by_side(at: Operators, dim: int, *tensors: BFPValue) -> str:
+def _side_by_side(at: StepOperators, dim: int, *tensors: BFPValue) -> str:
     return at.add("Concat", {"axis": dim % tensors[0].dim()})
 
 

@@ -31,7 +31,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Operators:
+class StepOperators:
     """Appends the operators of one step of a run.
 
     path:   of the step, which names them

@@ -32,8 +32,6 @@ from samebits.train.deployed.weights import (
     FrozenNorm,
     FrozenWeights,
     frozen_product,
-    transposed_inputs,
-    transposed_outputs,
 )
 from samebits.train.islands import FROM_REAL, TO_REAL
 from samebits.train.losses.difference import DIFFERENCE_LOSS
@@ -64,43 +62,33 @@ from samebits.train.value import BFPValue, Weight
 MAX_WINDOW = 1 << 23  # positions averaged
 
 
-def products(
-    site: int | None,
-    x: BFPValue,
-    weight: Weight,
-    bias: Weight | None,
-    shape: ConvShape,
-    peaks: object,
-    norm: FrozenNorm | None = None,
-) -> Part | BFPValue:
-    """Linear and Conv2d: exact sums with the bias on their grid; int32 where `site` is None.
+def of_products(swapped: bool) -> Callable[..., Part | BFPValue]:
+    """Linear and Conv2d or, swapped, ConvTranspose2d: exact sums with the bias on their grid."""
 
-    The bias is rounded to the grid of the sums, so the sum is rounded once, to the site. The peaks
-    of channels do not count: a site has one exponent. norm: a batch norm that alone takes the sums,
-    and is computed with them. Raises UnsupportedError where 128 * sum |w| + |bias| of a channel
-    would not fit 32 bits.
-    """
-    codes = x.whole()[0]
-    own = frozen_product(site, x, weight, bias, norm)
-    acc, _ = kernels.of(codes).conv(as_image(codes), as_kernel(own.codes), shape)
-    return _of_sums(acc, own, site, codes)
+    def products(
+        site: int | None,
+        x: BFPValue,
+        weight: Weight,
+        bias: Weight | None,
+        shape: ConvShape,
+        peaks: object,
+        norm: FrozenNorm | None = None,
+    ) -> Part | BFPValue:
+        """Round the sums once, to the site; int32 where that is None.
 
+        The peaks of channels do not count: a site has one exponent. norm: a batch norm that alone
+        takes the sums, and is computed with them. Raises UnsupportedError where
+        128 * sum |w| + |bias| of a channel would not fit 32 bits.
+        """
+        codes, groups = x.whole()[0], shape.groups if swapped else None
+        own, k = frozen_product(site, x, weight, bias, norm, groups), kernels.of(codes)
+        if swapped:
+            acc, _ = k.conv_input_grad(codes.to(torch.int16), as_kernel(own.codes), shape)
+        else:
+            acc, _ = k.conv(as_image(codes), as_kernel(own.codes), shape)
+        return _of_sums(acc, own, site, codes)
 
-def transposed_products(
-    site: int | None,
-    x: BFPValue,
-    weight: Weight,
-    bias: Weight | None,
-    shape: ConvShape,
-    peaks: object,
-    norm: FrozenNorm | None = None,
-) -> Part | BFPValue:
-    """ConvTranspose2d: `products` with weights whose output channels have exponents."""
-    codes, outputs = x.whole()[0], transposed_outputs(weight, shape.groups)
-    own = frozen_product(site, x, outputs, bias, norm)
-    kernel = as_kernel(transposed_inputs(own.codes, shape.groups))
-    acc, _ = kernels.of(codes).conv_input_grad(codes.to(torch.int16), kernel, shape)
-    return _of_sums(acc, own, site, codes)
+    return products
 
 
 def _of_sums(acc: Tensor, own: FrozenWeights, site: int | None, codes: Tensor) -> Part | BFPValue:
@@ -261,8 +249,8 @@ class Rule:
 _THE_SAME = Rule(None, False)
 _STEPPED = Rule(recurrent.stepped, chosen=recurrent.chosen, states=True)
 RULES: dict[TrainingOperation, Rule] = {
-    PRODUCTS: Rule(products, None),
-    TRANSPOSED_PRODUCTS: Rule(transposed_products, None),
+    PRODUCTS: Rule(of_products(False), None),
+    TRANSPOSED_PRODUCTS: Rule(of_products(True), None),
     normalization.BATCH_NORM: Rule(batch_norm),
     LAYER_NORM: Rule(wide.layer_norm),
     activations.RELU: _THE_SAME,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ def transposed_outputs(weight: Weight, groups: int) -> Outputs:
     return found.to(torch.int8), chosen.flatten().expand(len(swapped)).tolist()
 
 
-def transposed_inputs(codes: Tensor, groups: int) -> Tensor:
+def _inputs(codes: Tensor, groups: int) -> Tensor:
     """The inverse of `transposed_outputs`, of codes [o, i / groups, ...]."""
     return codes.reshape(groups, -1, *codes.shape[1:]).transpose(1, 2).flatten(0, 1).contiguous()
 
@@ -156,22 +156,26 @@ def frozen_sums(x: BFPValue, weight: Weight | Outputs, bias: Weight | None) -> F
 def frozen_product(
     site: int | None,
     x: BFPValue,
-    weight: Weight | Outputs,
+    weight: Weight,
     bias: Weight | None,
     norm: FrozenNorm | None,
+    groups: int | None,
 ) -> FrozenWeights:
-    """The constants of a product with its batch norm, if it has one; site: whether it is one."""
-    if site is None:
-        return frozen_sums(x, weight, bias)
-    return frozen_weights(x, weight, bias, norm)
+    """The constants of a product with its batch norm, if it has one; site: whether it is one.
+
+    groups: of a transposed convolution, whose codes stay [i, o / groups, ...]; None of others
+    """
+    given = weight if groups is None else transposed_outputs(weight, groups)
+    found = frozen_sums(x, given, bias) if site is None else frozen_weights(x, given, bias, norm)
+    return found if groups is None else replace(found, codes=_inputs(found.codes, groups))
 
 
-def real_values(count: int, bias: Weight | None) -> list[Fraction]:
-    """The joint values of a bias, `count` zeros where there is none."""
-    if bias is None:
-        return [Fraction(0)] * count
-    unit = formats.power(bias.whole()[1] - formats.DELAYED_BITS)
-    return [j * unit for j in bias.joint()[0].tolist()]
+def real_values(count: int, parameter: Weight | None, default: int = 0) -> list[Fraction]:
+    """The joint values of a parameter, `count` times the default where there is none."""
+    if parameter is None:
+        return [Fraction(default)] * count
+    unit = formats.power(parameter.whole()[1] - formats.DELAYED_BITS)
+    return [j * unit for j in parameter.joint()[0].tolist()]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from samebits.train.operations.transposed import conv_transpose2d
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
-class Linear(Layer):
-    """[..., k] -> [..., m]."""
+class AffineLayer(Layer):
+    """Base of layers with a weight and a bias."""
 
     weight: BFPParameter
     bias: BFPParameter | None
@@ -32,18 +32,19 @@ class Linear(Layer):
         """Number of channels of the output."""
         return self.weight.shape[0]
 
+
+class Linear(AffineLayer):
+    """[..., k] -> [..., m]."""
+
     def compute(self, x: BFPTensor) -> BFPTensor:
         return linear(x, self.weight, self.bias, self.peaks)
 
 
-class Conv2d(Layer):
+class Conv2d(AffineLayer):
     """[n, ci, h, w] -> [n, co, oh, ow] with stride, zero padding, dilation and groups.
 
     around: what `pad` puts around the input before, sizes of the last axis first, and a mode
     """
-
-    weight: BFPParameter
-    bias: BFPParameter | None
 
     def __init__(
         self,
@@ -55,15 +56,9 @@ class Conv2d(Layer):
         groups: int = 1,
         around: tuple[tuple[int, ...], str] | None = None,
     ) -> None:
-        super().__init__()
-        self.hold(weight=weight, bias=bias)
+        super().__init__(weight, bias)
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups, self.around = groups, around
-
-    @property
-    def channels(self) -> int:
-        """Number of channels of the output."""
-        return self.weight.shape[0]
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         geometry = (self.stride, self.padding, self.dilation, self.groups)
@@ -79,11 +74,8 @@ class Conv1d(Conv2d):
         return over_lines(x, super().compute)
 
 
-class ConvTranspose2d(Layer):
+class ConvTranspose2d(AffineLayer):
     """[n, ci, h, w] -> [n, co, oh, ow]: a Conv2d with its roles swapped (training.md 14.7)."""
-
-    weight: BFPParameter
-    bias: BFPParameter | None
 
     def __init__(
         self,
@@ -95,8 +87,7 @@ class ConvTranspose2d(Layer):
         dilation: Pair,
         groups: int,
     ) -> None:
-        super().__init__()
-        self.hold(weight=weight, bias=bias)
+        super().__init__(weight, bias)
         self.stride, self.padding, self.output_padding = stride, padding, output_padding
         self.dilation, self.groups = dilation, groups
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from samebits.train.layers.affine import AffineLayer
 from samebits.train.layers.base import Layer
 from samebits.train.operations import normalization
 from samebits.train.operations.layer_norm import group_norm, layer_norm
@@ -12,11 +13,10 @@ from samebits.train.operations.pointwise import over_lines
 from samebits.train.tensor import BFPParameter, BFPTensor
 
 
-class BatchNorm(Layer):
+class BatchNorm(AffineLayer):
     """BatchNorm2d and, on [n, c] or [n, c, l], BatchNorm1d; float64 running statistics."""
 
     taken = staticmethod(as_short)
-    weight: BFPParameter
     bias: BFPParameter
     running_mean: Tensor
     running_var: Tensor
@@ -30,16 +30,10 @@ class BatchNorm(Layer):
         momentum: float,
         eps: float,
     ) -> None:
-        super().__init__()
-        self.hold(weight=weight, bias=bias)
+        super().__init__(weight, bias)
         self.register_buffer("running_mean", running_mean.double().clone())
         self.register_buffer("running_var", running_var.double().clone())
         self.momentum, self.eps = momentum, eps
-
-    @property
-    def channels(self) -> int:
-        """Number of channels of the output."""
-        return self.weight.shape[0]
 
     def compute(self, x: BFPTensor) -> BFPTensor:
         tensors = (self.weight, self.bias, self.running_mean, self.running_var)

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import InputError, UnsupportedError
-from samebits.kernels import softmax
-from samebits.spec.training.loss import fixed
+from samebits.kernels import rows, softmax
+from samebits.spec.training.loss import fixed, real
 from samebits.train.losses.reduction import (
     check_values,
     gradient_of,
     is_mean,
-    real,
     real_target,
     reported,
 )
@@ -65,8 +64,7 @@ def _difference(y: BFPValue, target: Tensor, bits: int) -> tuple[Tensor, int]:
     codes, e_y = y.resolved()
     t, e_t = quantize_real(target, bits, "target")
     assert isinstance(e_t, int)
-    largest = e_y if isinstance(e_y, int) else int(e_y.max())
-    common = max(largest + 31, e_t + bits - 1) - 60
+    common = max(rows.highest(e_y) + 31, e_t + bits - 1) - 60
     k = kernels.of(codes)
     return k.scale(codes, e_y - common) + k.scale(-t.long(), e_t - common), common
 
@@ -114,9 +112,7 @@ def l1_loss(y: BFPTensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
 
     def measure(diff: Tensor, exponent: int) -> Measured:
         value = real(softmax.exact_sum(diff.abs()), exponent)
-        if n is None:
-            return Measured(diff.sign(), 0, None, value)
-        return Measured(diff.sign(), 0, 1.0 / n, value / n)
+        return Measured(diff.sign(), 0, n and 1.0 / n, value / (n or 1.0))
 
     return _compare("l1", y, target, measure)
 
@@ -133,9 +129,7 @@ def huber_loss(
 
     def measure(diff: Tensor, exponent: int) -> Measured:
         h, e_h, value = _huber(diff, exponent, delta)
-        if n is None:
-            return Measured(h, e_h, None, value)
-        return Measured(h, e_h, 1.0 / n, value / n)
+        return Measured(h, e_h, n and 1.0 / n, value / (n or 1.0))
 
     return _compare("huber", y, target, measure)
 

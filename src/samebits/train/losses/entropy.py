@@ -14,17 +14,17 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.kernels import rows, softmax
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
-from samebits.spec.training.loss import GRID, IGNORED, LN_2, MANY, POINT
+from samebits.spec.training.loss import GRID, IGNORED, LN_2, MANY, POINT, real
 from samebits.train.losses.reduction import (
     check_values,
     gradient_of,
     is_mean,
-    real,
     real_target,
     reported,
 )
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.quantize import largest_magnitude
+from samebits.train.scores import class_vectors
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue
 
@@ -76,7 +76,7 @@ def _weighed_entropy(
 
     amounts: int64 [rows, classes]; divisor: None for a sum.
     """
-    q, loss = _weighed(*_class_rows(logits), amounts, x, divisor)
+    q, loss = _weighed(*class_vectors(logits, 1), amounts, x, divisor)
     n, classes, *inner = logits.shape
     return reported(loss), (q.view(n, *inner, classes).movedim(-1, 1),)
 
@@ -90,9 +90,8 @@ def _binary_entropy(
     """
     z, e_z = logits.resolved()
     pairs = torch.stack((torch.zeros_like(z), z), -1).view(-1, 2)
-    if isinstance(e_z, Tensor):
-        e_z = e_z.expand(z.shape).reshape(-1, 1)
-    q, loss = _weighed(pairs, e_z, amounts.view(-1, 2), x, divisor)
+    own = rows.placed(e_z, lambda e: e.expand(z.shape).reshape(-1, 1))
+    q, loss = _weighed(pairs, own, amounts.view(-1, 2), x, divisor)
     return reported(loss), (q[:, 1].reshape(z.shape),)
 
 
@@ -115,20 +114,6 @@ def _weighed(
     codes, logs, distances = kernels.of(z).weighed_entropy(z, exponent, amounts)
     total = softmax.loss_units(logs, amounts.sum(1).cpu(), distances, exponent)
     return codes, loss_value(total, x + WEIGHED_UNIT, divisor)
-
-
-def _class_rows(logits: BFPValue) -> tuple[Tensor, int | Tensor]:
-    """Logits [n, classes, ...] as rows [rows, classes], and their exponent or exponents [rows, 1].
-
-    Exponents that differ along the classes are aligned, sample by sample.
-    """
-    z, e_z = logits.resolved()
-    exponent: int | Tensor = e_z
-    if isinstance(exponent, Tensor):
-        if exponent.shape[1] > 1:
-            z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
-        exponent = exponent.expand(z.shape[0], 1, *z.shape[2:]).movedim(1, -1).reshape(-1, 1)
-    return z.movedim(1, -1).reshape(-1, z.shape[1]), exponent
 
 
 def cross_entropy(

@@ -74,14 +74,6 @@ def gradient_of(acc: Tensor, exponent: int, factor: float, own: float | None = N
     return BFPValue(*kernels.of(acc).times(acc, signed, exponent + x + y, 32))
 
 
-def real(total: int, exponent: int) -> float:
-    """total * 2**exponent as binary64, infinity beyond its range; total >= 0."""
-    try:
-        return math.ldexp(float(total), exponent)
-    except OverflowError:
-        return math.inf
-
-
 def reported(value: float) -> Tensor:
     """A loss as a scalar tensor, on the CPU: its arithmetic is IEEE's."""
     return torch.tensor(value, dtype=torch.float64, device="cpu")

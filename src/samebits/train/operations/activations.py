@@ -18,7 +18,7 @@ from samebits.tables.activation import ACTIVATIONS, activation_table
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp8, as_sums
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import BFPTensor, offer
+from samebits.train.tensor import BFPTensor, offer, offer_by_name
 from samebits.train.value import BFPValue, Move
 
 _Saved = tuple[Tensor, torch.Size, tuple[Move, ...]]
@@ -151,8 +151,7 @@ def _elu(x: BFPTensor, alpha: float = 1.0, inplace: bool = False) -> BFPTensor:
     return _in_place(x, activation(x, "elu", alpha), inplace)
 
 
-offer(gelu, "gelu")
-offer(softplus, "softplus")
+offer_by_name(gelu, softplus)
 offer(relu6, "functional.relu6")
 _WITH_CHANGING: dict[str, Callable[..., BFPTensor]] = {
     **{name: _of_name(name) for name in ("tanh", "sigmoid")},

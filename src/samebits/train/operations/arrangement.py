@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 
 from samebits.errors import UnsupportedError
+from samebits.train.operations.broadcast import integers
 from samebits.train.operations.copies import copies
 from samebits.train.operations.indexing import indexed, permute, selected, split
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import BFPTensor, offer
-
-
-def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Integers as torch takes them: one by one, or as one sequence."""
-    whole = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
-    return tuple(whole)
+from samebits.train.tensor import BFPTensor, offer, offer_by_name
 
 
 def _axes(what: str, x: BFPTensor, axes: int | Sequence[int]) -> list[int]:
@@ -43,7 +38,7 @@ def index_select(x: BFPTensor, dim: int, index: Tensor) -> BFPTensor:
 
 def flip(x: BFPTensor, *dims: Any) -> BFPTensor:
     """The elements along axes in the opposite order."""
-    axes = _axes("flip", x, _sizes(dims))
+    axes = _axes("flip", x, integers(dims))
     index = {a: torch.arange(x.shape[a] - 1, -1, -1, device="cpu") for a in axes}
     return copies("flip", x, index) if axes else x
 
@@ -53,7 +48,7 @@ def repeat(x: BFPTensor, *sizes: Any) -> BFPTensor:
 
     Raises UnsupportedError for fewer sizes than axes, and sizes below 1.
     """
-    times = _sizes(sizes)
+    times = integers(sizes)
     if len(times) < x.dim() or min(times, default=1) < 1:
         raise UnsupportedError(
             f"repeat: expected sizes of at least 1 for all axes of shape {tuple(x.shape)}, found "
@@ -72,7 +67,7 @@ def repeat(x: BFPTensor, *sizes: Any) -> BFPTensor:
 
 def tile(x: BFPTensor, *dims: Any) -> BFPTensor:
     """As `repeat`, with sizes of the last axes."""
-    sizes = _sizes(dims)
+    sizes = integers(dims)
     return repeat(x, (*[1] * (x.dim() - len(sizes)), *sizes))
 
 
@@ -179,17 +174,8 @@ def dstack(tensors: Sequence[Any]) -> BFPTensor:
 
 
 offer(vstack, "vstack", "row_stack")
-offer(hstack, "hstack")
-offer(dstack, "dstack")
-offer(repeat, "repeat")
-offer(index_select, "index_select")
-offer(flip, "flip")
-offer(tile, "tile")
-offer(repeat_interleave, "repeat_interleave")
+offer_by_name(hstack, dstack, repeat, tile, repeat_interleave, flip)
+offer_by_name(index_select, ravel, narrow, select, tensor_split)
 offer(movedim, "movedim", "moveaxis")
-offer(ravel, "ravel")
 offer(reshape_as, "reshape_as", "view_as")
-offer(narrow, "narrow")
-offer(select, "select")
 offer(split, "split_with_sizes")
-offer(tensor_split, "tensor_split")

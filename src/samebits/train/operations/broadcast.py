@@ -15,7 +15,7 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.narrow import as_bfp
-from samebits.train.tensor import BFPTensor, offer
+from samebits.train.tensor import BFPTensor, offer_by_name
 from samebits.train.value import BFPValue
 
 GATHERED = 55
@@ -48,21 +48,25 @@ def _expanded_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
 EXPAND = TrainingOperation("Expand", _expanded, _expanded_gradient)
 
 
+def integers(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Integers as torch takes them: one by one, or as one sequence."""
+    return tuple(given[0] if len(given) == 1 and not isinstance(given[0], int) else given)
+
+
 def expand(x: BFPTensor, *shape: Any) -> BFPTensor:
     """x repeated along axes of size 1, and along new ones before the first; -1 keeps a size.
 
     Raises UnsupportedError for other shapes, and where an element would be repeated more than 2**24
     times, for which the sum of its gradients is exact.
     """
-    given = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-    x = as_bfp(x, "expand")
+    given, x = integers(shape), as_bfp(x, "expand")
     own = (1,) * (len(given) - x.dim()) + tuple(x.shape)
     sizes = tuple(m if size == -1 else size for m, size in zip(own, given, strict=False))
     fits = len(sizes) == len(own) == len(given)
     if not fits or any(m not in (1, size) for m, size in zip(own, sizes, strict=True)):
         raise UnsupportedError(
             f"expand: expected sizes that those of {tuple(x.shape)} can be repeated to, found "
-            f"{tuple(given)}"
+            f"{given}"
         )
     if sizes == tuple(x.shape):
         return x
@@ -137,6 +141,4 @@ def broadcast_to(x: BFPTensor, size: Sequence[int]) -> BFPTensor:
     return expand(x, size)
 
 
-offer(expand, "expand")
-offer(expand_as, "expand_as")
-offer(broadcast_to, "broadcast_to")
+offer_by_name(expand, expand_as, broadcast_to)

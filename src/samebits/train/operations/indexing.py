@@ -16,12 +16,12 @@ from samebits.kernels import rows
 from samebits.kernels.geometry import MAX_SUMMED
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
-from samebits.train.operations.broadcast import GATHERED, constants
+from samebits.train.operations.broadcast import GATHERED, constants, integers
 from samebits.train.operations.copies import copies
 from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp
 from samebits.train.operations.pointwise import concat, reshape
-from samebits.train.tensor import FUNCTIONS, BFPTensor, offer
+from samebits.train.tensor import FUNCTIONS, BFPTensor, offer, offer_by_name
 from samebits.train.value import BFPValue, bfp32, moved_part
 
 Index = int | slice | Any  # Any: None, Ellipsis, and tensors or lists of integers
@@ -179,8 +179,7 @@ PERMUTE = TrainingOperation("Permute", _permuted, _permuted_gradient)
 def permute(x: BFPTensor, *order: Any, dims: Sequence[int] = ()) -> BFPTensor:
     """The axes of x in another order, given as torch takes it."""
     order = order or (dims,)
-    axes = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-    return PERMUTE(as_bfp(x, "permute"), tuple(axes))
+    return PERMUTE(as_bfp(x, "permute"), integers(order))
 
 
 def transpose(x: BFPTensor, a: int, b: int) -> BFPTensor:
@@ -327,20 +326,10 @@ def _float_like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-offer(pixel_shuffle, "pixel_shuffle")
-offer(pixel_unshuffle, "pixel_unshuffle")
-offer(roll, "roll")
-offer(split, "split")
-offer(chunk, "chunk")
-offer(unbind, "unbind")
-offer(unsqueeze, "unsqueeze")
-offer(squeeze, "squeeze")
-offer(unflatten, "unflatten")
-offer(stack, "stack")
+offer_by_name(split, chunk, unbind, stack, unsqueeze, squeeze, unflatten)
+offer_by_name(gather, permute, roll, pixel_shuffle, pixel_unshuffle)
 offer(lambda x: x, "contiguous")
 offer(indexed, "__getitem__")
-offer(gather, "gather")
-offer(permute, "permute")
 offer(transpose, "transpose", "swapaxes", "swapdims")
 offer(lambda x: transpose(x, 0, 1), "t")
 for _make in ("new_zeros", "new_ones", "new_full"):

@@ -54,9 +54,11 @@ class VectorLayout:
 
     def exponents(self, exponent: Exponent) -> Exponent:
         """Exponents of the tensor's rows, to meet vectors."""
-        if self.groups is None or isinstance(exponent, int):
-            return exponent
-        return exponent.reshape(-1, 1, 1)
+        return (
+            exponent
+            if self.groups is None
+            else rows.placed(exponent, lambda e: e.reshape(-1, 1, 1))
+        )
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -69,11 +71,16 @@ class VectorLayout:
 
     def of_rows(self, exponent: Exponent) -> Exponent:
         """Exponents of vectors, to meet the tensor."""
-        if self.groups is None or isinstance(exponent, int):
+        if self.groups is None:
             return exponent
-        count = self.shape[1] // self.groups
-        own = exponent.expand(self.shape[0], self.groups, 1).repeat_interleave(count, 1)
-        return own.reshape(*self.shape[:2], *[1] * (len(self.shape) - 2))
+        size = (*self.shape[:2], *[1] * (len(self.shape) - 2))
+        return rows.placed(exponent, lambda e: self._of_channels(e).reshape(size))
+
+    def _of_channels(self, exponent: Tensor) -> Tensor:
+        """Exponents of groups as those of their channels, [n, c, 1]."""
+        assert self.groups is not None
+        own = exponent.expand(self.shape[0], self.groups, 1)
+        return own.repeat_interleave(self.channels // self.groups, 1)
 
     def along(self, v: Tensor) -> Tensor:
         """A vector of the channels, to meet vectors of elements."""
@@ -88,10 +95,7 @@ class VectorLayout:
             return v, exponent
         n, c = self.shape[:2]
         values = v.reshape(n, c, -1).transpose(1, 2)
-        if isinstance(exponent, int):
-            return values, exponent
-        own = exponent.expand(n, self.groups, 1).repeat_interleave(c // self.groups, 1)
-        return values, own.transpose(1, 2)
+        return values, rows.placed(exponent, lambda e: self._of_channels(e).transpose(1, 2))
 
 
 def _normalized(

@@ -58,7 +58,7 @@ def _exponentials(x: BFPValue) -> BFPValue:
     z, exponent = x.resolved()
     size = rows.row_size(z.shape) if isinstance(exponent, Tensor) else ()
     vectors = z.reshape(math.prod(size), -1).long()
-    own = exponent.reshape(-1, 1) if isinstance(exponent, Tensor) else exponent
+    own = rows.placed(exponent, lambda e: e.reshape(-1, 1))
     top = vectors.amax(1, keepdim=True)
     powers = softmax.exponentials(top - vectors, own)
     whole, factor = softmax.power_of(top, own)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
+from samebits.kernels import rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.train.operation import OperationCall, TrainingOperation
@@ -116,7 +117,7 @@ def _vectors(x: BFPValue, along_last: bool, bits: int) -> _Operand:
     codes, exponent = x.resolved()
     if not along_last:
         codes = codes.transpose(-2, -1)
-        exponent = exponent if isinstance(exponent, int) else exponent.transpose(-2, -1)
+        exponent = rows.placed(exponent, lambda e: e.transpose(-2, -1))
     count = math.prod(codes.shape[:-2])
     own = _flat(exponent, codes.shape, count)
     codes = codes.reshape(count, *codes.shape[-2:])
@@ -125,15 +126,14 @@ def _vectors(x: BFPValue, along_last: bool, bits: int) -> _Operand:
 
 def _flat(exponent: Exponent, shape: torch.Size, count: int) -> Exponent:
     """Exponents that broadcast against [..., n, k] as such against [matrices, n, k]."""
-    if isinstance(exponent, int):
-        return exponent
-    own = exponent.expand(*shape[:-2], *exponent.shape[-2:])
-    return own.reshape(count, *exponent.shape[-2:])
+    return rows.placed(
+        exponent, lambda e: e.expand(*shape[:-2], -1, -1).reshape(count, *e.shape[-2:])
+    )
 
 
 def _across(exponent: Exponent) -> Exponent:
     """Exponents of the vectors of b as they meet the columns of the result."""
-    return exponent if isinstance(exponent, int) else exponent.transpose(1, 2)
+    return rows.placed(exponent, lambda e: e.transpose(1, 2))
 
 
 def _paired(a: Exponent, b: Exponent) -> tuple[Exponent, int]:

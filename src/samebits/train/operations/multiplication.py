@@ -17,7 +17,7 @@ from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.broadcast import broadcast, check_constant, constant
 from samebits.train.operations.narrow import as_decided
-from samebits.train.shifts import narrowed
+from samebits.train.shifts import narrowed, times
 from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, bfp32
 
@@ -101,12 +101,7 @@ def _alike(x: BFPTensor, y: BFPTensor) -> Sequence[BFPTensor]:
 def _scaled(x: BFPValue, factor: float) -> BFPValue:
     """x times a number, whose coefficient has 16 bits."""
     m, by = formats.signed_coefficient(factor)
-    if x.shifts is not None:
-        return narrowed(x.codes.long() * m, x.exponent + by, x.bits, x.shifts)
-    (codes, exponent), k = x.resolved(), kernels.of(x.codes)
-    if not x.is_wide:
-        return BFPValue(*k.times(codes, m, exponent + by, x.bits), x.bits)
-    return BFPValue(*k.times(codes, m, exponent + by, 32), layer_bits=x.layer_bits)
+    return times(x, x.codes, m, x.exponent + by)
 
 
 def _scaled_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:

@@ -18,10 +18,10 @@ from samebits.kernels.rows import Exponent
 from samebits.spec import formats
 from samebits.train.callers import CONVERTED, converted_call
 from samebits.train.operation import OperationCall, TrainingOperation
-from samebits.train.operations.broadcast import constants
+from samebits.train.operations.broadcast import constants, integers
 from samebits.train.operations.logarithms import as_movable
 from samebits.train.operations.narrow import as_bfp, as_bfp8, as_decided
-from samebits.train.shifts import narrowed
+from samebits.train.shifts import times
 from samebits.train.tensor import BFPParameter, BFPTensor, offer
 from samebits.train.value import BFPValue, Weight, bfp32
 
@@ -95,9 +95,9 @@ RESHAPE = TrainingOperation("Reshape", _reshaped, _reshaped_gradient)
 
 def reshape(x: BFPTensor, *shape: Any) -> BFPTensor:
     """The same codes in another shape, row-major (PyTorch's order); sizes as torch takes them."""
-    sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    sizes = integers(shape)
     x = as_movable(as_bfp(x, "reshape"), lambda codes: codes.reshape(sizes))
-    return RESHAPE(x, tuple(sizes))
+    return RESHAPE(x, sizes)
 
 
 def over_lines(x: BFPTensor, compute: Callable[[BFPTensor], BFPTensor]) -> BFPTensor:
@@ -143,14 +143,7 @@ def _dropout_codes(
 ) -> tuple[BFPValue, tuple[Drawn]]:
     """The mask is not stored: the counter-based generator gives it again in the gradient."""
     drawn = mask()
-    codes, m, exponent = _dropped(x.codes, x.exponent, p, drawn, count)
-    if x.shifts is not None:
-        return narrowed(codes.long() * m, exponent, x.bits, x.shifts), (drawn,)
-    bits = 32 if x.is_wide else x.bits
-    part = kernels.of(codes).times(codes, m, exponent, bits)
-    if x.is_wide:
-        return BFPValue(*part, layer_bits=x.layer_bits), (drawn,)
-    return BFPValue(*part, bits), (drawn,)
+    return times(x, *_dropped(x.codes, x.exponent, p, drawn, count)), (drawn,)
 
 
 def _dropout_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
@@ -204,7 +197,7 @@ def _embedding_rows(
             f"found {int(index.min())} to {int(index.max())}"
         )
     codes, exponent = weight.parts[0]
-    part = codes[index], exponent if isinstance(exponent, int) else exponent[index]
+    part = codes[index], rows.placed(exponent, lambda e: e[index])
     if by_rows:
         part = rows.in_rows(*part)
     return BFPValue(*part, weight.widths.values), (index,)

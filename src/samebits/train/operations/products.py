@@ -10,7 +10,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
-from samebits.kernels import ConvShape
+from samebits.kernels import ConvShape, rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
 from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
@@ -31,9 +31,7 @@ def check_kind(x: BFPValue, weight: Weight) -> None:
 
 def by_output(exponent: Exponent, rank: int) -> Exponent:
     """Exponents of a weight [o, 1, ...] as they meet its outputs, axis 1 of 4 axes or the last."""
-    if isinstance(exponent, int):
-        return exponent
-    return exponent.view(1, -1, 1, 1) if rank == 4 else exponent.view(*[1] * (rank - 1), -1)
+    return rows.placed(exponent, lambda e: rows.along_channels(e, rank))
 
 
 def for_input(g: Tensor, e_g: Exponent, e_w: Exponent, bits: int = 16) -> Part:
@@ -94,8 +92,7 @@ def of_weight(acc: Tensor, largest: int, weight: Tensor, exponent: Exponent) -> 
 def bias_gradient(g: Tensor, e_g: Exponent) -> BFPValue:
     """The sum of g [n, o, h, w] or [..., o] over all but the outputs: bfp32 with one exponent."""
     if g.dim() != 4:
-        if isinstance(e_g, Tensor):
-            e_g = e_g.expand(*g.shape[:-1], 1).reshape(-1, 1)
+        e_g = rows.of_vectors(e_g, g.shape)
         g = g.reshape(-1, g.shape[-1])
     k = kernels.of(g)
     return BFPValue(*k.shorten(*k.channel_sum(g, e_g)))

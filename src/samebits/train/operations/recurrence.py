@@ -10,6 +10,7 @@ by rows.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,7 +29,8 @@ from samebits.kernels.protocol import (
     CellStates,
     Part,
 )
-from samebits.kernels.rows import Exponent, in_rows, spread
+from samebits.kernels.roundings import largest
+from samebits.kernels.rows import Exponent, in_rows, placed, spread
 from samebits.kernels.rows import largest as largest_rows
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
@@ -73,7 +75,7 @@ class Values:
 
         def cut(term: Term) -> Term:
             v, e, bits = term
-            own = e if isinstance(e, int) else e.expand(v.shape)[..., first:last]
+            own = placed(e, lambda each: each.expand(v.shape)[..., first:last])
             return v[..., first:last], own, bits
 
         return Values([cut(t) for t in self.of_x], [cut(t) for t in self.of_h], self.lookup)
@@ -119,7 +121,7 @@ def side_by_side(gates: Sequence[Sequence[Term]]) -> Part:
     e = common_exponent(*((exponent, bits) for gate in gates for _, exponent, bits in gate))
     scaled = ([k.scale(v, own - e) for v, own, _ in gate] for gate in gates)
     acc = torch.cat([sum(others, first) for first, *others in scaled], 1)
-    return k.shorten(acc, k.largest_of(acc) if isinstance(e, int) else 0, e)
+    return k.shorten(acc, largest(k, acc, e), e)
 
 
 def of_cells(name: str, *reads: Any) -> TrainingOperation:
@@ -300,7 +302,7 @@ class _Steps:
 
 
 def _at(exponent: Exponent, step: int) -> Exponent:
-    return exponent if isinstance(exponent, int) else exponent[step]
+    return placed(exponent, operator.itemgetter(step))
 
 
 def walked(cell: SteppedCell, layer: CellLayer) -> CellStates:

@@ -9,6 +9,7 @@ step by step.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, Kernels, conv_shape
 from samebits.kernels.protocol import ARGUMENT_EXPONENT, GATE_EXPONENT, Q_GATE, Part
-from samebits.kernels.rows import Exponent, spread
+from samebits.kernels.rows import Exponent, placed, spread
 from samebits.spec import formats
 from samebits.tables.expression import Variable, apply
 from samebits.tables.transfer import transfer_table
@@ -176,7 +177,7 @@ def _stacked(*states: BFPValue) -> BFPValue:
 
 def _stacked_gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue, ...]:
     g, e = grad.resolved()
-    return tuple(BFPValue(g[i], e if isinstance(e, int) else e[i]) for i in range(len(g)))
+    return tuple(BFPValue(g[i], placed(e, operator.itemgetter(i))) for i in range(len(g)))
 
 
 STATES = TrainingOperation("States", _stacked, _stacked_gradient)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
+from samebits.kernels.roundings import largest
 from samebits.spec import formats
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.copies import added, copies
@@ -20,7 +21,7 @@ from samebits.train.operations.indexing import indexed
 from samebits.train.operations.narrow import as_bfp8, as_decided
 from samebits.train.operations.pointwise import over_lines
 from samebits.train.shifts import narrowed
-from samebits.train.tensor import BFPTensor, offer
+from samebits.train.tensor import BFPTensor, offer_by_name
 from samebits.train.value import BFPValue, moved_part
 
 MAX_WEIGHT = 1 << 12  # of a position along an axis: what its weights add up to
@@ -181,8 +182,7 @@ def _interpolated_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     acc = down.back(across.back(g.long(), 3, x.shape[3]), 2, x.shape[2])
     divisor = down.whole * across.whole
     k = kernels.of(acc)
-    largest = k.largest_of(acc) if isinstance(e_g, int) else 0
-    return BFPValue(*k.divided(acc, largest, e_g, divisor, 30 + divisor.bit_length()))
+    return BFPValue(*k.divided(acc, largest(k, acc, e_g), e_g, divisor, 30 + divisor.bit_length()))
 
 
 INTERPOLATE = TrainingOperation("Interpolate", _interpolated, _interpolated_gradient)
@@ -278,5 +278,4 @@ def _sides(own: tuple[int, ...], size: Any, factor: Any, recompute: bool) -> tup
     return found
 
 
-offer(interpolate, "interpolate")
-offer(pad, "pad")
+offer_by_name(interpolate, pad)

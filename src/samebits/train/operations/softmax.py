@@ -18,7 +18,7 @@ from samebits.train.operations.indexing import transpose
 from samebits.train.operations.logarithms import EXPONENTIAL
 from samebits.train.operations.narrow import as_bfp, as_decided
 from samebits.train.scores import LogProbabilities
-from samebits.train.tensor import BFPTensor, offer
+from samebits.train.tensor import BFPTensor, offer, offer_by_name
 from samebits.train.value import BFPValue, bfp32, gradient_in
 
 MAX_CLASSES = 1 << 14  # of one softmax: sums of its exponentials stay below 2**38
@@ -32,7 +32,7 @@ def _softmax(x: BFPValue) -> tuple[BFPValue, tuple[Any, ...]]:
     codes, exponent = x.resolved()
     vectors = codes.reshape(-1, codes.shape[-1])
     allowed = None if x.allowed is None else x.allowed.reshape(vectors.shape)
-    own = _of_vectors(exponent, codes.shape)
+    own = rows.of_vectors(exponent, codes.shape)
     y, (saved, e_saved) = kernels.of(codes).softmax(vectors, own, allowed)
     by_rows = isinstance(exponent, Tensor)
     found: Exponent = SOFTMAX_EXPONENT
@@ -46,7 +46,7 @@ def _softmax_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
     """y * (N * g - sum g * y), N = sum y: exactly 0 where g is the same everywhere."""
     (g, e_g), (y, (e_y, by_rows)) = grad.resolved(), call.saved
     (g16, e_g), k = gradient_in(16, g, e_g), kernels.of(y)
-    own = _of_vectors(e_g, g.shape)
+    own = rows.of_vectors(e_g, g.shape)
     acc, exponent = k.softmax_grad(g16.reshape(y.shape), own, y, e_y)
     if isinstance(exponent, Tensor) and by_rows:
         return bfp32(acc.view(g.shape), exponent.view(*g.shape[:-1], 1))
@@ -55,13 +55,6 @@ def _softmax_gradient(call: OperationCall, grad: BFPValue) -> BFPValue:
 
 
 SOFTMAX = TrainingOperation("Softmax", _softmax, _softmax_gradient, saves=True)
-
-
-def _of_vectors(exponent: Exponent, shape: torch.Size) -> Exponent:
-    """Exponents of the rows of a shape as those of its vectors, [vectors, 1]; one stays one."""
-    if isinstance(exponent, int):
-        return exponent
-    return exponent.expand(*shape[:-1], 1).reshape(-1, 1)
 
 
 def softmax(
@@ -174,6 +167,5 @@ def _undecided(x: BFPTensor, where: str) -> BFPTensor:
     return x if x.along is not None or x.is_open else as_decided(x, where)
 
 
-offer(softmax, "softmax")
-offer(log_softmax, "log_softmax")
+offer_by_name(softmax, log_softmax)
 offer(exponential, "exp")

@@ -15,7 +15,6 @@ from samebits.train.optim import ROUNDINGS
 from samebits.train.run.schedule import SCHEDULES, Schedule
 from samebits.train.widths import Widths
 
-LATER = ("loss", "keep_float")  # options that records of runs without them may lack
 NUMERICS = ("bfp", "float32")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SHARD_SAMPLES = 32

@@ -183,20 +183,21 @@ def _within(timeout: float, work: Callable[[], T]) -> T:
     is stopped.
     """
     found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=_settle, args=(work, found), daemon=True).start()
     try:
         return found.result(2 * timeout + PATIENCE)
     except TimeoutError:
         if found.done():
             raise
         raise TimeoutError("no answer from worker 0, where they meet") from None
+
+
+def _settle(job: Callable[[], T], future: Future[T]) -> None:
+    """Do a job, and let a future have its result or its error."""
+    try:
+        future.set_result(job())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def _check_versions(store: Any, rank: int, size: int) -> None:
@@ -239,11 +240,7 @@ class _Joined(Workers):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         while (item := self._jobs.get()) is not None:
-            job, future = item
-            try:
-                future.set_result(job())
-            except BaseException as error:
-                future.set_exception(error)
+            _settle(*item)
 
     def run(self, job: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()

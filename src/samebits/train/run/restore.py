@@ -29,7 +29,7 @@ from samebits.train.run.checkpoint import (
     parameter_sha256,
     read_checkpoint,
 )
-from samebits.train.run.config import LATER, TrainConfig
+from samebits.train.run.config import TrainConfig
 from samebits.train.run.device import CPU
 from samebits.train.run.engine import Engine
 from samebits.train.run.loop import make_engine
@@ -376,15 +376,14 @@ def _restored_config(path: Path, checkpoint: Checkpoint) -> tuple[TrainConfig, S
     """
     stored = checkpoint.config
     fields = TrainConfig.__dataclass_fields__
-    needed = [key for key in fields if key not in LATER]
-    missing = [key for key in (*needed, "input_shape", "classes") if key not in stored]
+    missing = [key for key in (*fields, "input_shape", "classes") if key not in stored]
     if missing:
         raise CheckpointError(
             f"{path}: expected the option {missing[0]!r} in its configuration, found none; use "
             "the samebits version that wrote it"
         )
     try:
-        config = TrainConfig(**{key: stored[key] for key in fields if key in stored})
+        config = TrainConfig(**{key: stored[key] for key in fields})
     except InputError as error:
         raise _not_written(path, error) from error
     shape, classes = stored["input_shape"], stored["classes"]

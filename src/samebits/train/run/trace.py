@@ -30,6 +30,7 @@ from samebits.entrance import opened
 from samebits.errors import InputError, SamebitsError, UnsupportedError
 from samebits.files import sync_folder
 from samebits.numerics import philox
+from samebits.train.operation import setting
 from samebits.train.run.distributed import Workers
 from samebits.train.tensor import BFPTensor
 
@@ -87,7 +88,7 @@ class Recorder:
     def forward_pass(self) -> Iterator[None]:
         """A shard's forward pass; what its backward pass computes again is not heard."""
         self._names, self._outputs, self._gradients = [], [], []
-        with _listening(self):
+        with setting(_LISTENING, self):
             yield
 
     def shard_ends(self, loss: Tensor) -> None:
@@ -136,15 +137,6 @@ class Recorder:
 
 
 _LISTENING: ContextVar[Recorder | None] = ContextVar("listening", default=None)
-
-
-@contextlib.contextmanager
-def _listening(recorder: Recorder | None) -> Iterator[None]:
-    token = _LISTENING.set(recorder)
-    try:
-        yield
-    finally:
-        _LISTENING.reset(token)
 
 
 def is_heard() -> bool:
