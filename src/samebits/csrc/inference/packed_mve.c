@@ -7,8 +7,8 @@
  *
  * Requantization (codegen/lowering/high.py): VQDMULH is floor(2 * acc * m / 2**32), and saturates
  * for no m of 31 bits; VRSHL by a negative number divides by a power of two, rounded half up.
- * Doubled (codegen/lowering/doubled.py), VQRDMULH rounds half up, and VRSHL by a vector half away
- * from 0 where 1 has been taken from what is negative.
+ * Doubled (codegen/lowering/doubled.py), VQRDMULH rounds half up, VQDMLAH by 1 takes 1 from what is
+ * negative (it adds floor(2 * x / 2**32)), so that VRSHL by a vector rounds half away from 0.
  *
  * The functions are written in the processor's language as a whole (naked), so that they need no
  * registers of the compiler's and are the same at every level of optimisation. They keep what they
@@ -56,7 +56,7 @@ typedef struct {
     "vldmia r1, {d8-d11}\n\t"                                                                      \
     "ldm r9, {r4-r11, pc}\n\t"
 
-/* Sums of four channels, of one or of two pixels, by the multipliers in q2. */
+/* Sums of four channels, of one or of two pixels, by the multipliers in q2; r11 or r7: `shift`. */
 #define SAMEBITS_MVE_HIGH                                                                          \
     "vqdmulh.s32 q0, q0, q2\n\t"                                                                   \
     "vrshl.s32 q0, r11\n\t"
@@ -68,17 +68,14 @@ typedef struct {
 #define SAMEBITS_MVE_DOUBLED                                                                       \
     "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \
     "vldrw.32 q2, [r5], #16\n\t"                                                                   \
-    "vshr.s32 q3, q0, #31\n\t"                                                                     \
-    "vadd.i32 q0, q0, q3\n\t"                                                                      \
+    "vqdmlah.s32 q0, q0, r11\n\t"                                                                   \
     "vrshl.s32 q0, q0, q2\n\t"
 #define SAMEBITS_MVE_DOUBLED_TWO                                                                   \
     "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \
     "vqrdmulh.s32 q1, q1, q2\n\t"                                                                  \
     "vldrw.32 q2, [r5], #16\n\t"                                                                   \
-    "vshr.s32 q3, q0, #31\n\t"                                                                     \
-    "vadd.i32 q0, q0, q3\n\t"                                                                      \
-    "vshr.s32 q3, q1, #31\n\t"                                                                     \
-    "vadd.i32 q1, q1, q3\n\t"                                                                      \
+    "vqdmlah.s32 q0, q0, r7\n\t"                                                                   \
+    "vqdmlah.s32 q1, q1, r7\n\t"                                                                   \
     "vrshl.s32 q0, q0, q2\n\t"                                                                     \
     "vrshl.s32 q1, q1, q2\n\t"
 
@@ -213,7 +210,7 @@ static void samebits_mve_blocks(const samebits_packed *c, const int8_t *x, int32
     samebits_mve_frame f;
     f.stream = c->stream + first / 4 * (codes + (c->doubled ? 12 : 8));
     f.loops = (c->steps + 3) / 4;
-    f.shift = -c->shift;
+    f.shift = c->doubled ? 1 : -c->shift;
     f.zero = c->zero;
     f.low = c->low;
     f.high = c->high;

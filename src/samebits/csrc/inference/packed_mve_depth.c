@@ -29,7 +29,7 @@ typedef struct {
     "vld42.32 {" q "}, [r5]\n\t"                                                                   \
     "vld43.32 {" q "}, [r5]" last "\n\t"
 
-/* Sixteen sums by the multipliers in q4 to q7; r1: the shift of a layer. */
+/* Sixteen sums by the multipliers in q4 to q7; r1: `shift`. */
 #define SAMEBITS_MVE_DEPTH_HIGH                                                                    \
     "vqdmulh.s32 q0, q0, q4\n\t"                                                                   \
     "vqdmulh.s32 q1, q1, q5\n\t"                                                                   \
@@ -44,14 +44,10 @@ typedef struct {
     "vqrdmulh.s32 q1, q1, q5\n\t"                                                                  \
     "vqrdmulh.s32 q2, q2, q6\n\t"                                                                  \
     "vqrdmulh.s32 q3, q3, q7\n\t"                                                                  \
-    "vshr.s32 q4, q0, #31\n\t"                                                                     \
-    "vshr.s32 q5, q1, #31\n\t"                                                                     \
-    "vshr.s32 q6, q2, #31\n\t"                                                                     \
-    "vshr.s32 q7, q3, #31\n\t"                                                                     \
-    "vadd.i32 q0, q0, q4\n\t"                                                                      \
-    "vadd.i32 q1, q1, q5\n\t"                                                                      \
-    "vadd.i32 q2, q2, q6\n\t"                                                                      \
-    "vadd.i32 q3, q3, q7\n\t"                                                                      \
+    "vqdmlah.s32 q0, q0, r1\n\t"                                                                   \
+    "vqdmlah.s32 q1, q1, r1\n\t"                                                                   \
+    "vqdmlah.s32 q2, q2, r1\n\t"                                                                   \
+    "vqdmlah.s32 q3, q3, r1\n\t"                                                                   \
     SAMEBITS_MVE_FOUR("q4, q5, q6, q7", "!")                                                       \
     "vrshl.s32 q0, q0, q4\n\t"                                                                     \
     "vrshl.s32 q1, q1, q5\n\t"                                                                     \
@@ -227,7 +223,7 @@ static void samebits_mve_depthwise(const samebits_packed *c, const int8_t *x, in
     f.less = group < 16 ? 16 : 0;
     f.block_less = 16;
     f.block = columns * 16;
-    f.shift = -c->shift;
+    f.shift = c->doubled ? 1 : -c->shift;
     f.zero = c->zero;
     samebits_set(band, (int8_t)c->pad_code, c->rows * line);
     for (n = 0; n < c->batch; n++, x += c->height * c->width * (c->channels / c->repeat)) {
