@@ -31,18 +31,30 @@ class Scaled(Net):
         return super().add(op, inputs, outputs, **more)
 
 
-def anomaly_detection() -> tuple[Net, int]:
+class Converted(Scaled):
+    """The same as a converter writes it: what a RELU gives takes all codes from the least on."""
+
+    def add(self, op: str, inputs: Any, outputs: Any, **more: Any) -> int:
+        if more.get("activation") in ("RELU", "RELU6"):
+            found = self.tensors[outputs].quantization
+            unit = 6 / 255 if more["activation"] == "RELU6" else found.scales[0]
+            made = replace(found, scales=(float(np.float32(unit)),), zero_points=(-128,))
+            self.tensors[outputs] = replace(self.tensors[outputs], quantization=made)
+        return super().add(op, inputs, outputs, **more)
+
+
+def anomaly_detection(kind: type[Scaled] = Scaled) -> tuple[Net, int]:
     """Ten dense layers."""
-    net = Scaled(11)
+    net = kind(11)
     y = net.input(1, 640)
     for count in (128, 128, 128, 128, 8, 128, 128, 128, 128):
         y = net.dense(y, count, activation="RELU")
     return net, net.dense(y, 640)
 
 
-def keyword_spotting() -> tuple[Net, int]:
+def keyword_spotting(kind: type[Scaled] = Scaled) -> tuple[Net, int]:
     """Depthwise separable convolutions over 49 x 10 features, 12 classes."""
-    net = Scaled(12)
+    net = kind(12)
     y = net.conv(net.input(1, 49, 10, 1), 64, (10, 4), 2, activation="RELU")
     for _ in range(4):
         y = net.depthwise(y, activation="RELU")
@@ -51,9 +63,9 @@ def keyword_spotting() -> tuple[Net, int]:
     return net, net.softmax(net.dense(net.reshape(y, 1, 64), 12))
 
 
-def image_classification() -> tuple[Net, int]:
+def image_classification(kind: type[Scaled] = Scaled) -> tuple[Net, int]:
     """A residual network over 32 x 32 x 3, 10 classes."""
-    net = Scaled(13)
+    net = kind(13)
     y = net.conv(net.input(1, 32, 32, 3), 16, activation="RELU")
     for channels, stride in ((16, 1), (32, 2), (64, 2)):
         inner = net.conv(y, channels, stride=stride, activation="RELU")
@@ -65,9 +77,9 @@ def image_classification() -> tuple[Net, int]:
     return net, net.softmax(net.dense(net.reshape(y, 1, 64), 10))
 
 
-def visual_wake_words() -> tuple[Net, int]:
+def visual_wake_words(kind: type[Scaled] = Scaled) -> tuple[Net, int]:
     """A quarter of a MobileNet over 96 x 96 x 3, two classes."""
-    net = Scaled(14)
+    net = kind(14)
     y = net.conv(net.input(1, 96, 96, 3), 8, stride=2, activation="RELU6")
     for channels, stride in (
         *((16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (128, 1)),
@@ -79,9 +91,9 @@ def visual_wake_words() -> tuple[Net, int]:
     return net, net.softmax(net.dense(net.reshape(y, 1, 256), 2))
 
 
-def streaming_wake_word() -> tuple[Net, int]:
+def streaming_wake_word(kind: type[Scaled] = Scaled) -> tuple[Net, int]:
     """Separable convolutions along time over 32 x 40 features, three classes."""
-    net = Scaled(15)
+    net = kind(15)
     y = net.input(1, 1, 32, 40)
     for channels, stride in ((128, 1), (128, 2), (128, 1), (32, 1)):
         y = net.depthwise(y, activation="RELU", stride=1)

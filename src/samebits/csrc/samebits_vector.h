@@ -177,7 +177,22 @@ SAMEBITS_INLINE __m512i samebits_upper16(const samebits_constants *k, __m512i ac
     return _mm512_min_epi32(_mm512_max_epi32(v, k->low), k->high);
 }
 
-/* SAMEBITS_SHIFT, _NARROW and _PRODUCT of 16 accumulators. */
+/* SAMEBITS_DOUBLED of 16 accumulators: the upper words of twice the sums' products, half up, less 1
+ * where they are negative and will be shifted, half up again. */
+SAMEBITS_INLINE __m512i samebits_twice16(__m512i acc, __m512i f, __m512i s) {
+    const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi64((int64_t)1 << 31);
+    const __m512i x = _mm512_add_epi32(acc, acc);
+    const __m512i even = _mm512_add_epi64(_mm512_mul_epi32(x, f), half);
+    const __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(x, 32), _mm512_srli_epi64(f, 32));
+    __m512i v = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa,
+                                      _mm512_add_epi64(odd, half));
+    const __mmask16 below =
+        _mm512_mask_cmplt_epi32_mask(_mm512_test_epi32_mask(s, s), v, _mm512_setzero_si512());
+    v = _mm512_add_epi32(v, _mm512_srli_epi32(_mm512_sllv_epi32(one, s), 1));
+    return _mm512_srav_epi32(_mm512_mask_sub_epi32(v, below, v, one), s);
+}
+
+/* SAMEBITS_SHIFT, _NARROW, _PRODUCT and _DOUBLED of 16 accumulators. */
 SAMEBITS_INLINE __m512i samebits_scaled16(const samebits_rescale *r, __m512i acc, __mmask16 mask,
                                           int32_t channel) {
     const int32_t *m = (const int32_t *)r->multipliers;
@@ -194,7 +209,11 @@ SAMEBITS_INLINE __m512i samebits_scaled16(const samebits_rescale *r, __m512i acc
     } else {
         f = one;
     }
-    if (r->form != SAMEBITS_PRODUCT) {
+    if (r->form == SAMEBITS_DOUBLED) {
+        const __m512i v = _mm512_add_epi32(samebits_twice16(acc, f, s), zero);
+        return _mm512_min_epi32(_mm512_max_epi32(v, _mm512_set1_epi32(r->low)),
+                                _mm512_set1_epi32(r->high));
+    } else if (r->form != SAMEBITS_PRODUCT) {
         __m512i below = _mm512_sub_epi32(_mm512_sllv_epi32(one, _mm512_sub_epi32(s, one)), one);
         __m512i v = r->form == SAMEBITS_SHIFT ? acc : _mm512_mullo_epi32(acc, f);
         __m512i odd = _mm512_and_si512(_mm512_srav_epi32(v, s), one);
@@ -248,8 +267,9 @@ SAMEBITS_INLINE __m512i samebits_ties8(const samebits_rescale *r, __m512i acc) {
 
 /* The requantizations that are here. */
 SAMEBITS_INLINE int samebits_has_vector(const samebits_rescale *r) {
-    return r->form == SAMEBITS_TIES ? r->channels == 1
-                                    : r->form <= SAMEBITS_PRODUCT && r->type != SAMEBITS_INT64;
+    if (r->form == SAMEBITS_TIES) return r->channels == 1;
+    return (r->form <= SAMEBITS_PRODUCT || r->form == SAMEBITS_DOUBLED) &&
+           r->type != SAMEBITS_INT64;
 }
 
 /* Codes of 16 accumulators. */

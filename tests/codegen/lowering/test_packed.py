@@ -23,6 +23,7 @@ from samebits.errors import InputError
 from samebits.ir.graph import Graph, GraphBuilder
 from samebits.ir.integer.define import limits
 from samebits.ir.interpreter import run
+from two_roundings import doubled
 
 Check = Callable[..., None]
 PACKED = ("cortex-m3", "cortex-m4", "cortex-m55")
@@ -300,6 +301,16 @@ def test_every_shape(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs(), "-O1", samples=3, cpu=cpu)
 
 
+@pytest.mark.parametrize("cpu", PACKED)
+def test_packed_kernels_round_twice(same_in_c: Check, cpu: str) -> None:
+    made = [doubled(graph) for graph in graphs()]
+    for graph in made:
+        clamped = any(node.attributes.get("high") == 90 for node in graph.nodes)
+        packed = any(function.endswith("_packed") for function in functions(graph, cpu))
+        assert packed == (cpu == "cortex-m55" or not clamped), graph.nodes
+    same_in_c(made[::2], "-O1", samples=3, cpu=cpu)
+
+
 @pytest.mark.parametrize("cpu", PACKED[1:])
 def test_shapes_of_16_bit_codes(same_in_c: Check, cpu: str) -> None:
     same_in_c(graphs16()[::4], "-O1", samples=3, cpu=cpu)
@@ -405,6 +416,8 @@ def same_on_board(graph: Graph, cpu: str, target: str, work: Path, *flags: str) 
 )
 def test_on_boards(target: str, cpu: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     same_on_board(together(graphs()), cpu, target, tmp_path / "8", *flags)
+    twice = together([doubled(graph) for graph in (*graphs(), *element_graphs())])
+    same_on_board(twice, cpu, target, tmp_path / "twice", *flags)
     same_on_board(together(graphs16()), cpu, target, tmp_path / "16", *flags)
     same_on_board(together(element_graphs()), cpu, target, tmp_path / "elements", *flags)
 

@@ -15,6 +15,7 @@ import pytest
 
 from samebits.codegen.run.targets import TARGETS
 from samebits.ir.graph import Graph, GraphBuilder
+from two_roundings import doubled
 
 Check = Callable[..., None]
 # Flags of the compiler, and what the processor needs for them.
@@ -231,6 +232,33 @@ def sums() -> Iterator[Graph]:
     yield added(130, Fraction(5, 1 << 9), ("uint8", "uint8"), (33, 12), **wide)
 
 
+def rounded_twice() -> Iterator[Graph]:
+    """By channel and for all, with ends that negative sums reach and that they do not."""
+    ones = (1, 1, 1, 1)
+    ends: tuple[dict[str, Any], ...] = (
+        {},
+        {"zero": -128},
+        {"zero": 12, "low": 12, "high": 99},
+        {"zero": 40000},
+    )
+    for index, more in enumerate(ends):
+        for ratios in (PLAIN, (*TIES, *PLAIN), LARGE):
+            other: dict[str, Any] = {"ratios": ratios, "single": index % 2 == 1, **more}
+            for outputs in (8, 20, 40, 70):
+                yield doubled(conv((1, 13, 12), outputs, **other))
+            for channels in (8, 16, 70):
+                yield doubled(conv((5, 9, channels), channels, (3, 3), groups=channels, pads=ones,
+                                   small=9, **other))  # fmt: skip
+            yield doubled(conv((6, 7, 3), 16, (3, 3), pads=ones, small=3, **other))
+            for dtypes in (("int8", "int8"), ("int16", "uint16", "int8")):
+                yield doubled(added(130, ratios[0], dtypes, (300, -177, 40)[: len(dtypes)], **more))
+    yield doubled(added(100, PLAIN[0], ("int8", "int8"), (1 << 22, 7)))  # sums up to 2**29
+    bytes_: dict[str, Any] = {"zero": 130, "low": 1, "high": 250, "dtype": "uint8"}
+    yield doubled(added(130, PLAIN[1], ("int8", "int8"), (300, -177), **bytes_))
+    for to in (bytes_, {"low": -32768, "high": 32767, "dtype": "int16"}):
+        yield doubled(requantized_as({"ratios": TIES, "single": False}, to))
+
+
 def copies() -> Iterator[Graph]:
     """Transposes, images from channels one after the other to channels side by side among them."""
     for dtype in ("int8", "int16", "int32", "int64"):
@@ -255,14 +283,15 @@ FAMILIES = {
     "drawn": drawn,
     "requantizations": requantizations,
     "sums": sums,
+    "rounded twice": rounded_twice,
     "copies": copies,
 }
 QUICK = {  # every family on the best of this machine, a few on every set
     "native": {*FAMILIES} - {"drawn"},
     "sse2": {"points"},
-    "avx2": {"requantizations"},
+    "avx2": {"requantizations", "rounded twice"},
     "vnni": {"windows"},
-    "neon": {"points", "depthwise", "sums"},
+    "neon": {"points", "depthwise", "sums", "rounded twice"},
     "neon, dot products": {"windows"},
 }
 

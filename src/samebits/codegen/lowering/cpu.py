@@ -24,6 +24,7 @@ class Packing:
     tile:      output pixels that share the loads of weights
     wide:      bytes of scratch memory that a code of a tile takes when it is widened
     depthwise: channels of a block of the depthwise kernel
+    less:      of a doubled rounding (lowering/doubled.py), what the stream's shifts lack
     step16: codes of one channel that lie together where codes have 16 bits; 0: no such kernels
     """
 
@@ -35,14 +36,45 @@ class Packing:
     tile: int
     wide: int
     depthwise: int
+    less: int
     step16: int = 0
 
 
 HELIUM = Packing(
-    "HELIUM", lanes=4, step=16, paired=False, upper=31, tile=2, wide=0, depthwise=16, step16=8
+    name="HELIUM",
+    lanes=4,
+    step=16,
+    paired=False,
+    upper=31,
+    tile=2,
+    wide=0,
+    depthwise=16,
+    less=0,
+    step16=8,
 )
-DSP = Packing("DSP", lanes=2, step=4, paired=True, upper=32, tile=3, wide=2, depthwise=4, step16=1)
-PLAIN = Packing("PLAIN", lanes=4, step=4, paired=False, upper=32, tile=2, wide=0, depthwise=4)
+DSP = Packing(
+    name="DSP",
+    lanes=2,
+    step=4,
+    paired=True,
+    upper=32,
+    tile=3,
+    wide=2,
+    depthwise=4,
+    less=1,
+    step16=1,
+)
+PLAIN = Packing(
+    name="PLAIN",
+    lanes=4,
+    step=4,
+    paired=False,
+    upper=32,
+    tile=2,
+    wide=0,
+    depthwise=4,
+    less=1,
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct, ValueCalls
 from samebits.codegen.lowering.conv import ConvGeometry, wrapped
 from samebits.codegen.lowering.cpu import Packing
+from samebits.codegen.lowering.doubled import are_doubled, doubled_shifts
 from samebits.codegen.lowering.high import high_multipliers
 from samebits.codegen.lowering.rescale import fits
 from samebits.codegen.lowering.site import Site
@@ -47,7 +48,7 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     interval = site.context.bounds[site.node.output]
     ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(channels)
     zero, low, high = (int(attributes[key]) for key in ("zero", "low", "high"))
-    found = high_multipliers(ratios, ends, zero, low, high, packing.upper)
+    found = _ends(ratios, ends, (zero, low, high), packing)
     if found is None:
         return None
     if (depthwise or packing.upper == 32) and (low, high) != limits("int8"):
@@ -55,8 +56,8 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
     paired = packing.paired and not depthwise
     if paired and int(w.min()) < -127:
         return None  # 256 * a + b, weights of two channels, has 16 bits
-    shift, multipliers, moved = found
-    multipliers, moved = (part * (channels // len(part)) for part in (multipliers, moved))
+    words = np.tile(found.words, (channels // len(found.words), 1))
+    moved = found.moved * (channels // len(found.moved))
     b = b.astype(object) + np.array(moved, object)
     sums = [
         (least + by, most + by)
@@ -75,14 +76,42 @@ def packed_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Valu
         "part": 0,
         "long_sums": int(not short),
         "upper": packing.upper,
-        "shift": shift,
+        "doubled": int(words.shape[1] > 1),
+        "shift": found.shift,
         "zero": zero,
         "low": low,
         "high": high,
     }
     make = _depthwise if depthwise else _conv
-    call = make(site.node.inputs[0], geometry, packing, w, b, multipliers, fields)
+    call = make(site.node.inputs[0], geometry, packing, w, b, words, fields)
     return None if call is None else placed(site, geometry, call, call.parameters)
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """How sums become codes: words of every channel in the stream [1 or channels, words], a shift,
+    and what is added to the sums."""
+
+    words: Array
+    shift: int
+    moved: list[int]
+
+
+def _ends(
+    ratios: Sequence[Rounding],
+    ends: Sequence[tuple[int, int]],
+    codes: tuple[int, int, int],
+    packing: Packing,
+) -> _Ends | None:
+    """By the roundings' kind; codes: the zero point, the least and the greatest."""
+    if are_doubled(ratios, ends):
+        pairs = doubled_shifts(ratios, ends, *codes, packing.less)
+        return None if pairs is None else _Ends(np.array(pairs, np.int64), packing.less, [0])
+    found = high_multipliers(ratios, ends, *codes, packing.upper)
+    if found is None:
+        return None
+    shift, multipliers, moved = found
+    return _Ends(np.array(multipliers, np.int64)[:, None], shift, moved)
 
 
 def placed(
@@ -138,14 +167,14 @@ def _conv(
     packing: Packing,
     w: Array,
     b: Array,
-    multipliers: Sequence[int],
+    words: Array,
     fields: dict[str, Field],
 ) -> KernelCall:
     """Every output pixel as a product of one run of codes for each group, padded to whole steps."""
     place = gathering(geometry, packing, packing.step)
     outputs, short = len(w) // geometry.groups, not fields["long_sums"]
     streams = [
-        packed_stream(w[rows].reshape(outputs, -1), b[rows], multipliers[rows], packing, short)
+        packed_stream(w[rows].reshape(outputs, -1), b[rows], words[rows], packing, short)
         for rows in (slice(first, first + outputs) for first in range(0, len(w), outputs))
     ]
     fields |= {
@@ -215,7 +244,7 @@ def _depthwise(
     packing: Packing,
     w: Array,
     b: Array,
-    multipliers: Sequence[int],
+    words: Array,
     fields: dict[str, Field],
 ) -> KernelCall | None:
     """One channel a group: blocks of 16 lanes, which are as many channels of a pixel, or (tile)
@@ -232,7 +261,7 @@ def _depthwise(
     if narrow:
         repeat = lanes // channels
         taps, b = np.tile(taps, (repeat, 1)), np.tile(b, repeat)
-        multipliers = list(multipliers) * repeat
+        words = np.tile(words, (repeat, 1))
     blocks = -(-len(taps) // lanes)
     group = channels if narrow else lanes
     line = max(blocks * group, channels) * columns(geometry)
@@ -244,7 +273,7 @@ def _depthwise(
         "lanes": lanes,
         "step": 1,
         "steps": taps.shape[1],
-        "stream": Data(packed_stream(taps, b, multipliers, one)),
+        "stream": Data(packed_stream(taps, b, words, one)),
     }
     scratch = 4 * taps.shape[1] + span(geometry, 0) * line + 2 * SLACK
     return KernelCall("depthwise8_packed", Struct("packed", fields), (x,), scratch)
@@ -258,28 +287,33 @@ def short_sums(ends: Sequence[tuple[int, int]], outputs: int) -> bool:
     return all(-limit <= least and most < limit for least, most in firsts)
 
 
-def packed_stream(
-    w: Array, b: Array, multipliers: Sequence[int], packing: Packing, short: bool = True
-) -> Array:
+def packed_stream(w: Array, b: Array, words: Array, packing: Packing, short: bool = True) -> Array:
     """The words of a layer, as int32: for each block of `lanes` channels their biases, their
-    weights and their multipliers. w: [O, taps]; channels and taps that are missing from the last
-    block or step are 0. short: the first bias of a pair holds both."""
-    blocks, steps = -(-len(w) // packing.lanes), -(-w.shape[1] // packing.step)
-    weights = np.zeros((blocks * packing.lanes, steps * packing.step), np.int64)
+    weights and what ends their sums. w: [O, taps]; words: [O, ...], which lie channel by channel,
+    but where vectors load them one kind after the other; channels and taps that are missing from
+    the last block or step are 0. short: the first bias of a pair holds both."""
+    lanes = packing.lanes
+    blocks, steps = -(-len(w) // lanes), -(-w.shape[1] // packing.step)
+    weights = np.zeros((blocks * lanes, steps * packing.step), np.int64)
     weights[: len(w), : w.shape[1]] = w
-    ends = np.zeros((2, blocks * packing.lanes), object)
-    ends[0, : len(w)], ends[1, : len(w)] = b, multipliers
-    biases, factors = ends.reshape(2, blocks, packing.lanes)
+    ends = np.zeros((blocks * lanes, words.shape[1]), np.int32)
+    ends[: len(w)] = words
+    last = ends.reshape(blocks, lanes, -1)
+    if not packing.less:
+        last = last.transpose(0, 2, 1)
+    begin = np.zeros(blocks * lanes, object)
+    begin[: len(w)] = b
+    biases = begin.reshape(blocks, lanes)
     if packing.paired:
         both = (256 * weights[::2] + weights[1::2]).reshape(blocks, steps, 2, 2)
         codes = both.transpose(0, 1, 3, 2).astype("<i2")
-        words = np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)
+        taps = np.ascontiguousarray(codes.reshape(blocks, -1)).view("<i4").astype(np.int32)
         if short:
             biases[:, 0] = 256 * biases[:, 0] + biases[:, 1]
     else:
-        words = blocks_of(weights, packing.lanes, packing.step)
+        taps = blocks_of(weights, lanes, packing.step)
     first = wrapped(biases.reshape(-1), 32).reshape(blocks, -1)
-    return np.concatenate([first, words, factors.astype(np.int32)], 1).reshape(-1)
+    return np.concatenate([first, taps, last.reshape(blocks, -1)], 1).reshape(-1)
 
 
 def blocks_of(weights: Array, lanes: int, step: int) -> Array:

@@ -58,6 +58,7 @@ def packed16_entry(site: Site, geometry: ConvGeometry, w: Array, b: Array) -> Va
         "part": 0,
         "long_sums": 0,
         "upper": 0,
+        "doubled": 0,
         "shift": 0,
         "zero": 0,
         "low": 0,

@@ -27,6 +27,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from samebits.codegen.lowering.calls import Data, Struct
+from samebits.codegen.lowering.doubled import are_doubled, quotient
 from samebits.codegen.lowering.high import word_multipliers
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.bounds import Interval
@@ -41,12 +42,12 @@ from samebits.numerics.multiplier import (
     threshold,
 )
 from samebits.spec.formats import floor_log2
-from samebits.spec.rounding import Rounding
+from samebits.spec.rounding import Away, Rounding
 
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
-STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WORDS = range(7)
-WIDE, LONG, DIVIDE, THRESHOLDS64 = range(7, 11)
+STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WORDS, DOUBLED = range(8)
+WIDE, LONG, DIVIDE, THRESHOLDS64 = range(8, 12)
 # multipliers: or thresholds, or ratios; count: thresholds of a channel
 FIELDS = ("multipliers", "shifts", "channels", "count", "zero", "low", "high")
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
@@ -80,6 +81,15 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     ends = interval.hull.over(1) if len(ratios) == 1 else interval.over(len(ratios))
     if abs(zero) >= 1 << 30:
         raise UnsupportedError(f"{where}: expected a zero point below 2**30, found {zero}")
+    if are_doubled(ratios, ends):
+        multipliers = Data(np.array([by.m for by in ratios], np.int32))
+        shifts = Data(np.array([by.right for by in ratios], np.uint8))
+        own = (multipliers, shifts, len(ratios), 0, zero, low, high)
+        return _struct(DOUBLED, attributes["dtype"], *own)
+    ratios = [
+        quotient(by, *reach) if isinstance(by, Away) else by
+        for by, reach in zip(ratios, ends, strict=True)
+    ]
     if not _exact(ratios):
         return _stepwise(ratios, ends, attributes, where)
     known: dict[tuple[Fraction, int, int], tuple[int, int] | None] = {}
@@ -98,9 +108,9 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
     if words is not None:
         return words
     width = np.int64 if form in (WIDE, LONG) else np.int32
-    multipliers = None if form == SHIFT else Data(np.array([m for m, _ in factors], width))
-    shifts = Data(np.array([s for _, s in factors], np.uint8))
-    return _struct(form, attributes["dtype"], multipliers, shifts, len(ratios), 0, zero, low, high)
+    numbers = None if form == SHIFT else Data(np.array([m for m, _ in factors], width))
+    right = Data(np.array([s for _, s in factors], np.uint8))
+    return _struct(form, attributes["dtype"], numbers, right, len(ratios), 0, zero, low, high)
 
 
 def in_words(interval: Interval, attributes: Any) -> Struct | None:

@@ -8,8 +8,9 @@
 /* The requantizations to 8 bits that are here. */
 static int samebits_has_codes16(const samebits_rescale *r) {
     const int32_t *m = (const int32_t *)r->multipliers;
-    int32_t i, all = r->form >= SAMEBITS_SHIFT && r->form <= SAMEBITS_PRODUCT &&
-                     r->type <= SAMEBITS_UINT8 && r->zero <= 32000 && r->zero >= -32000;
+    int32_t i, all = r->type <= SAMEBITS_UINT8 && r->zero <= 32000 && r->zero >= -32000;
+    if (r->form == SAMEBITS_DOUBLED) return all && samebits_shifted(r);
+    all = all && r->form >= SAMEBITS_SHIFT && r->form <= SAMEBITS_PRODUCT;
     for (i = 0; all && i < r->channels; i++) {
         const int32_t factor = r->form == SAMEBITS_SHIFT ? 1 : m[i], s = r->shifts[i];
         if (factor != 0) { /* odd, and less than a quarter of 2**s */

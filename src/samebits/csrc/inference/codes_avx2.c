@@ -8,9 +8,22 @@
 /* Of 16 channels: two vectors of each. */
 typedef struct {
     __m256i factor[2], odd[2], half[2], shift[2], below[2], tie[2], bias[2];
-    __m256i zero, low, high; /* 16 bits */
-    int32_t ties, sign;
+    __m256i even_more[2], odd_more[2]; /* doubled: as in codes_x86.c */
+    __m256i zero, low, high;           /* 16 bits */
+    int32_t ties, sign, doubled, away;
 } samebits_scale16;
+
+/* Vector i of a SAMEBITS_DOUBLED. */
+SAMEBITS_INLINE void samebits_doubled16_of(samebits_scale16 *k, int32_t i, __m256i m, __m256i s) {
+    const __m256i half = _mm256_set1_epi64x((int64_t)1 << (30 + k->away));
+    const __m256i even = _mm256_and_si256(s, _mm256_set1_epi64x(0xffffffff));
+    k->factor[i] = m;
+    k->odd[i] = _mm256_srli_epi64(m, 32);
+    k->shift[i] = _mm256_sub_epi32(s, _mm256_set1_epi32(1 - k->away));
+    k->even_more[i] = _mm256_add_epi64(_mm256_sllv_epi64(half, even), half);
+    k->odd_more[i] =
+        _mm256_add_epi64(_mm256_sllv_epi64(half, _mm256_srli_epi64(s, 32)), half);
+}
 
 /* Of `count` channels from `channel` on, whose sums add `products` products of 8 bits. */
 static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
@@ -26,6 +39,8 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
         m[i] = r->form == SAMEBITS_SHIFT ? 1 : ((const int32_t *)r->multipliers)[at];
         s[i] = r->shifts[at];
     }
+    k->doubled = r->form == SAMEBITS_DOUBLED;
+    k->away = r->low < r->zero;
     for (i = 0; i < 2; i++) {
         const __m256i shift = _mm256_loadu_si256((const __m256i *)(const void *)(s + 8 * i));
         const __m256i factor = _mm256_loadu_si256((const __m256i *)(const void *)(m + 8 * i));
@@ -33,6 +48,10 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
             _mm256_max_epi32(_mm256_sub_epi32(least, shift), _mm256_setzero_si256());
         __m256i reach = _mm256_set1_epi32(-1);
         k->bias[i] = _mm256_loadu_si256((const __m256i *)(const void *)(bias + 8 * i));
+        if (k->doubled) {
+            samebits_doubled16_of(k, i, factor, shift);
+            continue;
+        }
         if (most <= INT32_MAX) {
             reach = _mm256_add_epi32(_mm256_abs_epi32(k->bias[i]),
                                      _mm256_set1_epi32((int32_t)most));
@@ -53,7 +72,17 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
     k->sign = r->type == SAMEBITS_INT8;
 }
 
-SAMEBITS_INLINE __m256i samebits_quotients8(const samebits_scale16 *k, int32_t i, __m256i acc) {
+SAMEBITS_INLINE __m256i samebits_doubled8(const samebits_scale16 *k, int32_t i, __m256i acc) {
+    const __m256i x = k->away ? _mm256_add_epi32(acc, acc) : acc;
+    const __m256i even = _mm256_add_epi64(_mm256_mul_epi32(x, k->factor[i]), k->even_more[i]);
+    const __m256i odd = _mm256_mul_epi32(_mm256_srli_epi64(x, 32), k->odd[i]);
+    __m256i v = _mm256_blend_epi32(_mm256_srli_epi64(even, 32),
+                                   _mm256_add_epi64(odd, k->odd_more[i]), 0xaa);
+    if (k->away) v = _mm256_add_epi32(v, _mm256_srai_epi32(acc, 31));
+    return _mm256_srav_epi32(v, k->shift[i]);
+}
+
+SAMEBITS_INLINE __m256i samebits_rounded8(const samebits_scale16 *k, int32_t i, __m256i acc) {
     const __m256i even = _mm256_mul_epi32(acc, k->factor[i]);
     const __m256i odd = _mm256_mul_epi32(_mm256_srli_epi64(acc, 32), k->odd[i]);
     __m256i v = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
@@ -64,6 +93,10 @@ SAMEBITS_INLINE __m256i samebits_quotients8(const samebits_scale16 *k, int32_t i
         v = _mm256_sub_epi32(v, up);
     }
     return v;
+}
+
+SAMEBITS_INLINE __m256i samebits_quotients8(const samebits_scale16 *k, int32_t i, __m256i acc) {
+    return k->doubled ? samebits_doubled8(k, i, acc) : samebits_rounded8(k, i, acc);
 }
 
 /* Codes of 16 sums with their biases. */

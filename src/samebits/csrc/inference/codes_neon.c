@@ -1,7 +1,8 @@
 /* --- aarch64: sums of 32 bits to codes of 8, NEON -----------------------------------------------
  *
  * The arithmetic of codes_x86.c with vectors of 4 sums: why it is exact is said there. SRSHL adds
- * half of the divisor before it shifts. */
+ * half of the divisor before it shifts. SQRDMULH is the first rounding of SAMEBITS_DOUBLED, SSRA
+ * takes 1 from what is negative, and SRSHL is the second. */
 
 #include "samebits_vector.h"
 
@@ -10,7 +11,7 @@
 typedef struct {
     int32x4_t factor[4], back[4], below[4], tie[4], bias[4]; /* back: the shift, negative */
     int16x8_t zero, low, high;
-    int32_t ties, sign;
+    int32_t ties, sign, doubled;
 } samebits_scale16;
 
 /* Of `count` channels from `channel` on, whose sums add `products` products of 8 bits. */
@@ -20,6 +21,7 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
     const int64_t most = products * 255 * 128;
     int32_t bias[16] = {0}, m[16] = {0}, back[16], below[16], tie[16] = {0}, i;
     k->ties = 0;
+    k->doubled = r->form == SAMEBITS_DOUBLED;
     for (i = 0; i < 16; i++) {
         const int32_t at = r->channels > 1 ? channel + i : 0;
         int32_t factor, s, more;
@@ -29,6 +31,11 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
         factor = r->form == SAMEBITS_SHIFT ? 1 : ((const int32_t *)r->multipliers)[at];
         if (factor == 0) continue; /* all quotients are 0 */
         s = r->shifts[at];
+        if (k->doubled) {
+            m[i] = factor;
+            back[i] = -s;
+            continue;
+        }
         more = s < 33 ? 33 - s : 0;
         m[i] = factor << more;
         back[i] = 32 - s - more;
@@ -50,8 +57,7 @@ static void samebits_scale16_of(samebits_scale16 *k, const samebits_rescale *r,
     k->sign = r->type == SAMEBITS_INT8;
 }
 
-SAMEBITS_INLINE int32x4_t samebits_quotients4(const samebits_scale16 *k, int32_t i,
-                                              int32x4_t acc) {
+SAMEBITS_INLINE int32x4_t samebits_rounded4(const samebits_scale16 *k, int32_t i, int32x4_t acc) {
     const int64x2_t low = vmull_s32(vget_low_s32(acc), vget_low_s32(k->factor[i]));
     const int64x2_t high = vmull_high_s32(acc, k->factor[i]);
     int32x4_t v = vuzp2q_s32(vreinterpretq_s32_s64(low), vreinterpretq_s32_s64(high));
@@ -62,6 +68,15 @@ SAMEBITS_INLINE int32x4_t samebits_quotients4(const samebits_scale16 *k, int32_t
         v = vsubq_s32(v, vandq_s32(vreinterpretq_s32_u32(tie), odd));
     }
     return v;
+}
+
+SAMEBITS_INLINE int32x4_t samebits_quotients4(const samebits_scale16 *k, int32_t i,
+                                              int32x4_t acc) {
+    if (k->doubled) {
+        const int32x4_t x = vqrdmulhq_s32(acc, k->factor[i]);
+        return vrshlq_s32(vsraq_n_s32(x, x, 31), k->back[i]);
+    }
+    return samebits_rounded4(k, i, acc);
 }
 
 /* Codes of 16 sums with their biases. */

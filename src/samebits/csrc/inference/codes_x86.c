@@ -7,6 +7,11 @@
  * drops common factors of 2), so acc * m is a tie of 2**s where acc is one: never where s > 32,
  * else by a mask.
  *
+ * SAMEBITS_DOUBLED takes twice the sum, so that the upper word of what is added to the product with
+ * 2**31 is the first rounding, and the half of the second is a number of upper words
+ * (codegen/lowering/doubled.py). Where low >= zero, negative sums end at low whatever their
+ * rounding: then all is added to the product of the sum itself.
+ *
  * What is then added and clamped has 16 bits: packing saturates, and a quotient out of 16 bits is
  * out of the range of codes on the same side, as |zero| <= 32000. */
 
@@ -19,7 +24,8 @@
 typedef struct {
     __m512i factor, odd, half, shift; /* odd: the factors of odd lanes */
     __m512i below, tie;               /* a tie: acc & below == tie */
-    int32_t ties;
+    __m512i even_more, odd_more;      /* doubled: added to products of even and of odd lanes */
+    int32_t ties, doubled, away;      /* away: sums are doubled, and 1 is taken from negative ones */
 } samebits_scale;
 
 typedef struct {
@@ -27,11 +33,32 @@ typedef struct {
     int32_t sign;
 } samebits_range;
 
+SAMEBITS_INLINE samebits_scale samebits_doubled_of(const samebits_rescale *r, __m512i m,
+                                                   __m512i s) {
+    const __m512i even = _mm512_and_si512(s, _mm512_set1_epi64(0xffffffff));
+    samebits_scale k;
+    __m512i half;
+    k.ties = 0;
+    k.doubled = 1;
+    k.away = r->low < r->zero;
+    k.factor = m;
+    k.odd = _mm512_srli_epi64(m, 32);
+    k.shift = _mm512_sub_epi32(s, _mm512_set1_epi32(1 - k.away));
+    half = _mm512_set1_epi64((int64_t)1 << (30 + k.away)); /* of the first rounding */
+    k.even_more = _mm512_add_epi64(_mm512_sllv_epi64(half, even), half);
+    k.odd_more = _mm512_add_epi64(_mm512_sllv_epi64(half, _mm512_srli_epi64(s, 32)), half);
+    k.half = k.below = k.tie = half;
+    return k;
+}
+
 /* For sums up to `reach`, unsigned, in magnitude: most reach no tie. */
-SAMEBITS_INLINE samebits_scale samebits_scale_of(__m512i m, __m512i s, __m512i reach) {
+SAMEBITS_INLINE samebits_scale samebits_scale_of(const samebits_rescale *r, __m512i m, __m512i s,
+                                                 __m512i reach) {
     const __m512i one = _mm512_set1_epi32(1), least = _mm512_set1_epi32(33);
     const __m512i more = _mm512_max_epi32(_mm512_sub_epi32(least, s), _mm512_setzero_si512());
     samebits_scale k;
+    if (r->form == SAMEBITS_DOUBLED) return samebits_doubled_of(r, m, s);
+    k.doubled = k.away = 0;
     k.factor = _mm512_sllv_epi32(m, more);
     k.odd = _mm512_srli_epi64(k.factor, 32);
     k.shift = _mm512_sub_epi32(_mm512_add_epi32(s, more), _mm512_set1_epi32(32));
@@ -62,10 +89,9 @@ SAMEBITS_INLINE __m512i samebits_shifts(const samebits_rescale *r, int32_t chann
 static int samebits_has_codes(const samebits_rescale *r) {
     const __m512i one = _mm512_set1_epi32(1), last = _mm512_set1_epi32(31);
     int32_t i;
-    if (r->form < SAMEBITS_SHIFT || r->form > SAMEBITS_PRODUCT || r->type > SAMEBITS_UINT8 ||
-        r->zero > 32000 || r->zero < -32000) {
-        return 0;
-    }
+    if (r->type > SAMEBITS_UINT8 || r->zero > 32000 || r->zero < -32000) return 0;
+    if (r->form == SAMEBITS_DOUBLED) return samebits_shifted(r);
+    if (r->form < SAMEBITS_SHIFT || r->form > SAMEBITS_PRODUCT) return 0;
     for (i = 0; i < r->channels; i += 16) {
         const __mmask16 mask = samebits_first(r->channels - i);
         const __m512i m = samebits_factors(r, i, mask), s = samebits_shifts(r, i, mask);
@@ -87,7 +113,17 @@ SAMEBITS_INLINE samebits_range samebits_range_of(const samebits_rescale *r) {
     return range;
 }
 
-SAMEBITS_INLINE __m512i samebits_quotients(const samebits_scale *k, __m512i acc) {
+SAMEBITS_INLINE __m512i samebits_doubled16(const samebits_scale *k, __m512i acc) {
+    const __m512i x = k->away ? _mm512_add_epi32(acc, acc) : acc;
+    const __m512i even = _mm512_add_epi64(_mm512_mul_epi32(x, k->factor), k->even_more);
+    const __m512i odd =
+        _mm512_add_epi64(_mm512_mul_epi32(_mm512_srli_epi64(x, 32), k->odd), k->odd_more);
+    __m512i v = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)0xf5);
+    if (k->away) v = _mm512_add_epi32(v, _mm512_srai_epi32(acc, 31));
+    return _mm512_srav_epi32(v, k->shift);
+}
+
+SAMEBITS_INLINE __m512i samebits_rounded16(const samebits_scale *k, __m512i acc) {
     const __m512i even = _mm512_mul_epi32(acc, k->factor);
     const __m512i odd = _mm512_mul_epi32(_mm512_srli_epi64(acc, 32), k->odd);
     __m512i v = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)0xf5);
@@ -99,6 +135,10 @@ SAMEBITS_INLINE __m512i samebits_quotients(const samebits_scale *k, __m512i acc)
         v = _mm512_mask_sub_epi32(v, up, v, one);
     }
     return v;
+}
+
+SAMEBITS_INLINE __m512i samebits_quotients(const samebits_scale *k, __m512i acc) {
+    return k->doubled ? samebits_doubled16(k, acc) : samebits_rounded16(k, acc);
 }
 
 /* Codes of 64 quotients, in every 128 bits four of each vector. */

@@ -64,8 +64,8 @@ static void samebits_lanes_of(samebits_lanes *k, const samebits_conv *c, int32_t
     }
     for (j = 0; j < 4; j++) {
         k->bias[j] = samebits_quarter(bias, j);
-        k->scale[j] = samebits_scale_of(samebits_quarter(m, j), samebits_quarter(s, j),
-                                        samebits_reach(k->bias[j], taps));
+        k->scale[j] = samebits_scale_of(&c->rescale, samebits_quarter(m, j),
+                                        samebits_quarter(s, j), samebits_reach(k->bias[j], taps));
     }
     k->flip = _mm512_set1_epi8(c->type == SAMEBITS_INT8 ? -128 : 0);
     k->range = samebits_range_of(&c->rescale);
@@ -153,6 +153,8 @@ static void samebits_lanes_of(samebits_lanes *k, const samebits_conv *c, int32_t
         s->shift[1] = s->shift[0];
         s->below[1] = s->below[0];
         s->tie[1] = s->tie[0];
+        s->even_more[1] = s->even_more[0];
+        s->odd_more[1] = s->odd_more[0];
         s->bias[1] = s->bias[0];
     }
     for (q = 0; 2 * q < taps; q++) {

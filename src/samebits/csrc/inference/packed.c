@@ -35,11 +35,24 @@ static void samebits_packed_repeat(int8_t *to, const int8_t *from, int32_t n, in
 }
 #endif
 
-/* A sum's code: codegen/lowering/high.py. */
-SAMEBITS_INLINE int8_t samebits_high(const samebits_packed *c, int32_t acc, int32_t m) {
-    const int32_t v = (int32_t)samebits_floor64((int64_t)acc * m, c->upper);
-    const int32_t code = samebits_floor32(v + ((int32_t)1 << (c->shift - 1)), c->shift) + c->zero;
-    return (int8_t)samebits_clamp32(code, c->low, c->high);
+/* Words that end the sums of a block. */
+SAMEBITS_INLINE int32_t samebits_packed_ends(const samebits_packed *c) {
+    return c->doubled ? 2 * c->lanes : c->lanes;
+}
+
+/* A sum's code by those words: codegen/lowering/high.py, codegen/lowering/doubled.py. */
+SAMEBITS_INLINE int8_t samebits_packed_code(const samebits_packed *c, int32_t acc,
+                                            const int32_t *ends, int32_t lane) {
+    int32_t v;
+    if (c->doubled) {
+        const int32_t m = ends[c->shift ? 2 * lane : lane];
+        const int32_t s = c->shift ? ends[2 * lane + 1] + c->shift : -ends[c->lanes + lane];
+        v = samebits_doubled(acc, m, s);
+    } else {
+        v = (int32_t)samebits_floor64((int64_t)acc * ends[lane], c->upper);
+        v = samebits_floor32(v + ((int32_t)1 << (c->shift - 1)), c->shift);
+    }
+    return (int8_t)samebits_clamp32(v + c->zero, c->low, c->high);
 }
 
 /* Weight `tap` of a channel of a block. Two lanes: halfwords 256 * a + b of both channels, those of
@@ -62,13 +75,14 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
                                  int8_t *out, int32_t pitch, void *wide) {
     const int32_t codes = c->steps * c->step, lanes = c->lanes;
     const int32_t words = c->lanes == 2 ? codes / 2 : lanes * codes / 4;
+    const int32_t ends = samebits_packed_ends(c);
     const int32_t *stream = c->stream;
     int32_t o, lane, p, i;
 #if defined(SAMEBITS_PACKED_MVE) || defined(SAMEBITS_PACKED_WORDS)
     if (samebits_vector_dots(c, x, pixels, out, pitch, wide)) return;
 #endif
     (void)wide;
-    for (o = 0; o < c->out_channels; o += lanes, stream += 2 * lanes + words) {
+    for (o = 0; o < c->out_channels; o += lanes, stream += lanes + words + ends) {
         for (lane = 0; lane < SAMEBITS_MIN(lanes, c->out_channels - o); lane++) {
             /* 256 * a + b: a modulo 2**24 */
             const int32_t first = lanes == 2 && lane == 0 && !c->long_sums;
@@ -82,7 +96,7 @@ static void samebits_packed_dots(const samebits_packed *c, const int8_t *x, int3
                 i = samebits_signed32(first ? sum << 8 : sum);
                 if (first) i = samebits_floor32(i, 8);
                 out[p * pitch + o + lane] =
-                    samebits_high(c, i, stream[lanes + words + lane]);
+                    samebits_packed_code(c, i, stream + lanes + words, lane);
             }
         }
     }
@@ -224,9 +238,10 @@ void samebits_run_conv16_packed(const samebits_packed16 *c, const void *x, void 
 
 #ifdef SAMEBITS_PACKED_WORDS
 /* A row of outputs, as below, four channels of a pixel at a time; 0 for other blocks. */
-static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *band, int32_t top,
-                                     int32_t line, int8_t *out, int32_t *taps) {
-    const int32_t channels = c->channels, block = 8 + c->steps;
+SAMEBITS_INLINE int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *band,
+                                              int32_t top, int32_t line, int8_t *out,
+                                              int32_t *taps, const int32_t doubled) {
+    const int32_t channels = c->channels, block = (doubled ? 12 : 8) + c->steps;
     const int32_t pixel = c->stride_x * channels;
     int32_t channel, ox, i;
     samebits_core_frame f;
@@ -240,10 +255,10 @@ static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *ban
         int8_t *to = out + channel;
         for (ox = 0; ox < c->out_width; ox++, from += pixel, to += channels) {
             if (some == 4) {
-                samebits_vector_depth4(c, &f, taps, from, stream, to);
+                samebits_vector_depth4(c, &f, taps, from, stream, to, doubled);
             } else {
                 int8_t codes[4];
-                samebits_vector_depth4(c, &f, taps, from, stream, codes);
+                samebits_vector_depth4(c, &f, taps, from, stream, codes, doubled);
                 for (i = 0; i < some; i++) to[i] = codes[i];
             }
         }
@@ -256,11 +271,14 @@ static int32_t samebits_vector_depth(const samebits_packed *c, const int8_t *ban
  * blocks of channels. taps: scratch memory of a word for each tap. */
 static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, int32_t top,
                                   int32_t line, int8_t *out, int32_t *taps) {
-    const int32_t lanes = c->lanes, block = lanes * 2 + lanes * c->steps / 4;
+    const int32_t lanes = c->lanes, block = lanes + lanes * c->steps / 4 + samebits_packed_ends(c);
     const int32_t next = c->dilation_x * c->channels;
     int32_t ox, channel, p, q;
 #ifdef SAMEBITS_PACKED_WORDS
-    if (samebits_vector_depth(c, band, top, line, out, taps)) return;
+    if (c->doubled ? samebits_vector_depth(c, band, top, line, out, taps, 1)
+                   : samebits_vector_depth(c, band, top, line, out, taps, 0)) {
+        return;
+    }
 #endif
     (void)taps;
     for (ox = 0; ox < c->out_width; ox++) {
@@ -277,7 +295,8 @@ static void samebits_packed_depth(const samebits_packed *c, const int8_t *band, 
                     sum += (uint32_t)(*from * weights[samebits_byte_of(at)]);
                 }
             }
-            *out++ = samebits_high(c, samebits_signed32(sum), stream[block - lanes + lane]);
+            *out++ = samebits_packed_code(c, samebits_signed32(sum),
+                                          stream + lanes + lanes * c->steps / 4, lane);
         }
     }
 }

@@ -7,6 +7,8 @@
  *
  * Requantization (codegen/lowering/high.py): VQDMULH is floor(2 * acc * m / 2**32), and saturates
  * for no m of 31 bits; VRSHL by a negative number divides by a power of two, rounded half up.
+ * Doubled (codegen/lowering/doubled.py), VQRDMULH rounds half up, VQDMLAH by 1 takes 1 from what is
+ * negative (it adds floor(2 * x / 2**32)), so that VRSHL by a vector rounds half away from 0.
  *
  * The functions are written in the processor's language as a whole (naked), so that they need no
  * registers of the compiler's and are the same at every level of optimisation. They keep what they
@@ -54,117 +56,150 @@ typedef struct {
     "vldmia r1, {d8-d11}\n\t"                                                                      \
     "ldm r9, {r4-r11, pc}\n\t"
 
+/* Sums of four channels, of one or of two pixels, by the multipliers in q2; r11 or r7: `shift`. */
+#define SAMEBITS_MVE_HIGH                                                                          \
+    "vqdmulh.s32 q0, q0, q2\n\t"                                                                   \
+    "vrshl.s32 q0, r11\n\t"
+#define SAMEBITS_MVE_HIGH_TWO                                                                      \
+    "vqdmulh.s32 q0, q0, q2\n\t"                                                                   \
+    "vqdmulh.s32 q1, q1, q2\n\t"                                                                   \
+    "vrshl.s32 q0, r7\n\t"                                                                         \
+    "vrshl.s32 q1, r7\n\t"
+#define SAMEBITS_MVE_DOUBLED                                                                       \
+    "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \
+    "vldrw.32 q2, [r5], #16\n\t"                                                                   \
+    "vqdmlah.s32 q0, q0, r11\n\t"                                                                   \
+    "vrshl.s32 q0, q0, q2\n\t"
+#define SAMEBITS_MVE_DOUBLED_TWO                                                                   \
+    "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \
+    "vqrdmulh.s32 q1, q1, q2\n\t"                                                                  \
+    "vldrw.32 q2, [r5], #16\n\t"                                                                   \
+    "vqdmlah.s32 q0, q0, r7\n\t"                                                                   \
+    "vqdmlah.s32 q1, q1, r7\n\t"                                                                   \
+    "vrshl.s32 q0, q0, q2\n\t"                                                                     \
+    "vrshl.s32 q1, q1, q2\n\t"
+
 /* Pairs of pixels by blocks of four channels; 14 instructions, 56 bytes, a step. */
-SAMEBITS_NAKED samebits_mve_pairs(samebits_mve_frame *frame __attribute__((unused))) {
-    __asm__(SAMEBITS_MVE_ENTER
-            "1:\n\t"
-            "ldr r5, [r9, #56]\n"
-            "2:\n\t"
-            "ldm r5, {r0, r2, r4, r6}\n\t"
-            "ldm r5!, {r8, r10, r12, lr}\n\t"
-            "ldrd r1, r3, [r9, #36]\n\t"
-            "ldrd r7, r11, [r9, #60]\n\t"
-            "bx r11\n\t"
-            ".balign 4\n"
-            "3:\n\t"
-            ".rept 4\n\t"
-            "vldrb.8 q0, [r1], #16\n\t"
-            "vldrb.8 q2, [r5], #16\n\t"
-            "vldrb.8 q1, [r3], #16\n\t"
-            "vmladava.s8 r0, q0, q2\n\t"
-            "vldrb.8 q3, [r5], #16\n\t"
-            "vmladava.s8 r8, q1, q2\n\t"
-            "vldrb.8 q2, [r5], #16\n\t"
-            "vmladava.s8 r2, q0, q3\n\t"
-            "vmladava.s8 r10, q1, q3\n\t"
-            "vldrb.8 q3, [r5], #16\n\t"
-            "vmladava.s8 r4, q0, q2\n\t"
-            "vmladava.s8 r12, q1, q2\n\t"
-            "vmladava.s8 r6, q0, q3\n\t"
-            "vmladava.s8 lr, q1, q3\n\t"
-            ".endr\n\t"
-            "subs r7, #1\n\t"
-            "bne 3b\n\t"
-            "vmov q0[2], q0[0], r0, r4\n\t"
-            "vldrw.32 q2, [r5], #16\n\t"
-            "vmov q0[3], q0[1], r2, r6\n\t"
-            "ldrd r7, r11, [r9, #68]\n\t"
-            "vmov q1[2], q1[0], r8, r12\n\t"
-            "vmov q1[3], q1[1], r10, lr\n\t"
-            "vqdmulh.s32 q0, q0, q2\n\t"
-            "vqdmulh.s32 q1, q1, q2\n\t"
-            "vrshl.s32 q0, r7\n\t"
-            "vrshl.s32 q1, r7\n\t"
-            "vadd.i32 q0, q0, r11\n\t"
-            "ldrd r1, r3, [r9, #44]\n\t"
-            "vadd.i32 q1, q1, r11\n\t"
-            "vmax.s32 q0, q0, q4\n\t"
-            "ldr r0, [r9, #52]\n\t"
-            "vmax.s32 q1, q1, q4\n\t"
-            "vmin.s32 q0, q0, q5\n\t"
-            "vmin.s32 q1, q1, q5\n\t"
-            "vstrb.32 q0, [r1], #4\n\t"
-            "cmp r1, r0\n\t"
-            "vstrb.32 q1, [r3], #4\n\t"
-            "strd r1, r3, [r9, #44]\n\t"
-            "bne 2b\n\t"
-            "ldrd r0, r2, [r9, #84]\n\t"
-            "ldr r4, [r9, #92]\n\t"
-            "add r1, r0\n\t"
-            "add r3, r1, r2\n\t"
-            "add r4, r1\n\t"
-            "strd r1, r3, [r9, #44]\n\t"
-            "str r4, [r9, #52]\n\t"
-            "ldrd r1, r3, [r9, #36]\n\t"
-            "ldrd r0, r2, [r9, #96]\n\t"
-            "add r1, r0\n\t"
-            "add r3, r0\n\t"
-            "strd r1, r3, [r9, #36]\n\t"
-            "subs r2, #1\n\t"
-            "str r2, [r9, #100]\n\t"
-            "bne 1b\n\t" SAMEBITS_MVE_LEAVE);
-}
+#define SAMEBITS_MVE_PAIRS(ROUND)                                                                  \
+    SAMEBITS_MVE_ENTER                                                                             \
+    "1:\n\t"                                                                                       \
+    "ldr r5, [r9, #56]\n"                                                                          \
+    "2:\n\t"                                                                                       \
+    "ldm r5, {r0, r2, r4, r6}\n\t"                                                                 \
+    "ldm r5!, {r8, r10, r12, lr}\n\t"                                                              \
+    "ldrd r1, r3, [r9, #36]\n\t"                                                                   \
+    "ldrd r7, r11, [r9, #60]\n\t"                                                                  \
+    "bx r11\n\t"                                                                                   \
+    ".balign 4\n"                                                                                  \
+    "3:\n\t"                                                                                       \
+    ".rept 4\n\t"                                                                                  \
+    "vldrb.8 q0, [r1], #16\n\t"                                                                    \
+    "vldrb.8 q2, [r5], #16\n\t"                                                                    \
+    "vldrb.8 q1, [r3], #16\n\t"                                                                    \
+    "vmladava.s8 r0, q0, q2\n\t"                                                                   \
+    "vldrb.8 q3, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r8, q1, q2\n\t"                                                                   \
+    "vldrb.8 q2, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r2, q0, q3\n\t"                                                                   \
+    "vmladava.s8 r10, q1, q3\n\t"                                                                  \
+    "vldrb.8 q3, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r4, q0, q2\n\t"                                                                   \
+    "vmladava.s8 r12, q1, q2\n\t"                                                                  \
+    "vmladava.s8 r6, q0, q3\n\t"                                                                   \
+    "vmladava.s8 lr, q1, q3\n\t"                                                                   \
+    ".endr\n\t"                                                                                    \
+    "subs r7, #1\n\t"                                                                              \
+    "bne 3b\n\t"                                                                                   \
+    "vmov q0[2], q0[0], r0, r4\n\t"                                                                \
+    "vldrw.32 q2, [r5], #16\n\t"                                                                   \
+    "vmov q0[3], q0[1], r2, r6\n\t"                                                                \
+    "ldrd r7, r11, [r9, #68]\n\t"                                                                  \
+    "vmov q1[2], q1[0], r8, r12\n\t"                                                               \
+    "vmov q1[3], q1[1], r10, lr\n\t"                                                               \
+    ROUND                                                                                          \
+    "vadd.i32 q0, q0, r11\n\t"                                                                     \
+    "ldrd r1, r3, [r9, #44]\n\t"                                                                   \
+    "vadd.i32 q1, q1, r11\n\t"                                                                     \
+    "vmax.s32 q0, q0, q4\n\t"                                                                      \
+    "ldr r0, [r9, #52]\n\t"                                                                        \
+    "vmax.s32 q1, q1, q4\n\t"                                                                      \
+    "vmin.s32 q0, q0, q5\n\t"                                                                      \
+    "vmin.s32 q1, q1, q5\n\t"                                                                      \
+    "vstrb.32 q0, [r1], #4\n\t"                                                                    \
+    "cmp r1, r0\n\t"                                                                               \
+    "vstrb.32 q1, [r3], #4\n\t"                                                                    \
+    "strd r1, r3, [r9, #44]\n\t"                                                                   \
+    "bne 2b\n\t"                                                                                   \
+    "ldrd r0, r2, [r9, #84]\n\t"                                                                   \
+    "ldr r4, [r9, #92]\n\t"                                                                        \
+    "add r1, r0\n\t"                                                                               \
+    "add r3, r1, r2\n\t"                                                                           \
+    "add r4, r1\n\t"                                                                               \
+    "strd r1, r3, [r9, #44]\n\t"                                                                   \
+    "str r4, [r9, #52]\n\t"                                                                        \
+    "ldrd r1, r3, [r9, #36]\n\t"                                                                   \
+    "ldrd r0, r2, [r9, #96]\n\t"                                                                   \
+    "add r1, r0\n\t"                                                                               \
+    "add r3, r0\n\t"                                                                               \
+    "strd r1, r3, [r9, #36]\n\t"                                                                   \
+    "subs r2, #1\n\t"                                                                              \
+    "str r2, [r9, #100]\n\t"                                                                       \
+    "bne 1b\n\t" SAMEBITS_MVE_LEAVE
 
 /* One pixel by blocks of four channels; 9 instructions, 36 bytes, a step. */
+#define SAMEBITS_MVE_SINGLE(ROUND)                                                                 \
+    SAMEBITS_MVE_ENTER                                                                             \
+    "ldr r5, [r9, #56]\n\t"                                                                        \
+    "ldrd r8, r10, [r9, #60]\n\t"                                                                  \
+    "ldrd r11, r12, [r9, #68]\n"                                                                   \
+    "2:\n\t"                                                                                       \
+    "ldm r5!, {r0, r2, r4, r6}\n\t"                                                                \
+    "ldr r1, [r9, #36]\n\t"                                                                        \
+    "mov r7, r8\n\t"                                                                               \
+    "bx r10\n\t"                                                                                   \
+    ".balign 4\n"                                                                                  \
+    "3:\n\t"                                                                                       \
+    ".rept 4\n\t"                                                                                  \
+    "vldrb.8 q0, [r1], #16\n\t"                                                                    \
+    "vldrb.8 q1, [r5], #16\n\t"                                                                    \
+    "vldrb.8 q2, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r0, q0, q1\n\t"                                                                   \
+    "vldrb.8 q3, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r2, q0, q2\n\t"                                                                   \
+    "vldrb.8 q1, [r5], #16\n\t"                                                                    \
+    "vmladava.s8 r4, q0, q3\n\t"                                                                   \
+    "vmladava.s8 r6, q0, q1\n\t"                                                                   \
+    ".endr\n\t"                                                                                    \
+    "subs r7, #1\n\t"                                                                              \
+    "bne 3b\n\t"                                                                                   \
+    "vmov q0[2], q0[0], r0, r4\n\t"                                                                \
+    "vldrw.32 q2, [r5], #16\n\t"                                                                   \
+    "vmov q0[3], q0[1], r2, r6\n\t"                                                                \
+    "ldrd r1, r3, [r9, #44]\n\t"                                                                   \
+    ROUND                                                                                          \
+    "ldr r0, [r9, #52]\n\t"                                                                        \
+    "vadd.i32 q0, q0, r12\n\t"                                                                     \
+    "vmax.s32 q0, q0, q4\n\t"                                                                      \
+    "vmin.s32 q0, q0, q5\n\t"                                                                      \
+    "vstrb.32 q0, [r1], #4\n\t"                                                                    \
+    "str r1, [r9, #44]\n\t"                                                                        \
+    "cmp r1, r0\n\t"                                                                               \
+    "bne 2b\n\t" SAMEBITS_MVE_LEAVE
+
+SAMEBITS_NAKED samebits_mve_pairs(samebits_mve_frame *frame __attribute__((unused))) {
+    __asm__(SAMEBITS_MVE_PAIRS(SAMEBITS_MVE_HIGH_TWO));
+}
+
+SAMEBITS_NAKED samebits_mve_pairs_doubled(samebits_mve_frame *frame __attribute__((unused))) {
+    __asm__(SAMEBITS_MVE_PAIRS(SAMEBITS_MVE_DOUBLED_TWO));
+}
+
 SAMEBITS_NAKED samebits_mve_single(samebits_mve_frame *frame __attribute__((unused))) {
-    __asm__(SAMEBITS_MVE_ENTER
-            "ldr r5, [r9, #56]\n\t"
-            "ldrd r8, r10, [r9, #60]\n\t"
-            "ldrd r11, r12, [r9, #68]\n"
-            "2:\n\t"
-            "ldm r5!, {r0, r2, r4, r6}\n\t"
-            "ldr r1, [r9, #36]\n\t"
-            "mov r7, r8\n\t"
-            "bx r10\n\t"
-            ".balign 4\n"
-            "3:\n\t"
-            ".rept 4\n\t"
-            "vldrb.8 q0, [r1], #16\n\t"
-            "vldrb.8 q1, [r5], #16\n\t"
-            "vldrb.8 q2, [r5], #16\n\t"
-            "vmladava.s8 r0, q0, q1\n\t"
-            "vldrb.8 q3, [r5], #16\n\t"
-            "vmladava.s8 r2, q0, q2\n\t"
-            "vldrb.8 q1, [r5], #16\n\t"
-            "vmladava.s8 r4, q0, q3\n\t"
-            "vmladava.s8 r6, q0, q1\n\t"
-            ".endr\n\t"
-            "subs r7, #1\n\t"
-            "bne 3b\n\t"
-            "vmov q0[2], q0[0], r0, r4\n\t"
-            "vldrw.32 q2, [r5], #16\n\t"
-            "vmov q0[3], q0[1], r2, r6\n\t"
-            "ldrd r1, r3, [r9, #44]\n\t"
-            "vqdmulh.s32 q0, q0, q2\n\t"
-            "vrshl.s32 q0, r11\n\t"
-            "ldr r0, [r9, #52]\n\t"
-            "vadd.i32 q0, q0, r12\n\t"
-            "vmax.s32 q0, q0, q4\n\t"
-            "vmin.s32 q0, q0, q5\n\t"
-            "vstrb.32 q0, [r1], #4\n\t"
-            "str r1, [r9, #44]\n\t"
-            "cmp r1, r0\n\t"
-            "bne 2b\n\t" SAMEBITS_MVE_LEAVE);
+    __asm__(SAMEBITS_MVE_SINGLE(SAMEBITS_MVE_HIGH));
+}
+
+SAMEBITS_NAKED samebits_mve_single_doubled(samebits_mve_frame *frame __attribute__((unused))) {
+    __asm__(SAMEBITS_MVE_SINGLE(SAMEBITS_MVE_DOUBLED));
 }
 
 /* Channels from `first` on of `pixels` pixels, to lines of `pitch` bytes; whole blocks. */
@@ -173,9 +208,9 @@ static void samebits_mve_blocks(const samebits_packed *c, const int8_t *x, int32
     const int32_t codes = 16 * c->steps, start = (4 - c->steps % 4) % 4;
     const int32_t pairs = pixels / 2;
     samebits_mve_frame f;
-    f.stream = c->stream + first / 4 * (8 + codes);
+    f.stream = c->stream + first / 4 * (codes + (c->doubled ? 12 : 8));
     f.loops = (c->steps + 3) / 4;
-    f.shift = -c->shift;
+    f.shift = c->doubled ? 1 : -c->shift;
     f.zero = c->zero;
     f.low = c->low;
     f.high = c->high;
@@ -191,14 +226,22 @@ static void samebits_mve_blocks(const samebits_packed *c, const int8_t *x, int32
         f.end = out + channels;
         f.pairs = pairs;
         f.entry = 56 * start + 1; /* + 1: Thumb */
-        samebits_mve_pairs(&f);
+        if (c->doubled) {
+            samebits_mve_pairs_doubled(&f);
+        } else {
+            samebits_mve_pairs(&f);
+        }
     }
     if (pixels % 2) {
         f.x0 = x + 2 * pairs * codes;
         f.out0 = out + 2 * pairs * pitch;
         f.end = f.out0 + channels;
         f.entry = 36 * start + 1;
-        samebits_mve_single(&f);
+        if (c->doubled) {
+            samebits_mve_single_doubled(&f);
+        } else {
+            samebits_mve_single(&f);
+        }
     }
 }
 

@@ -29,103 +29,128 @@ typedef struct {
     "vld42.32 {" q "}, [r5]\n\t"                                                                   \
     "vld43.32 {" q "}, [r5]" last "\n\t"
 
+/* Sixteen sums by the multipliers in q4 to q7; r1: `shift`. */
+#define SAMEBITS_MVE_DEPTH_HIGH                                                                    \
+    "vqdmulh.s32 q0, q0, q4\n\t"                                                                   \
+    "vqdmulh.s32 q1, q1, q5\n\t"                                                                   \
+    "vqdmulh.s32 q2, q2, q6\n\t"                                                                   \
+    "vqdmulh.s32 q3, q3, q7\n\t"                                                                   \
+    "vrshl.s32 q0, r1\n\t"                                                                         \
+    "vrshl.s32 q1, r1\n\t"                                                                         \
+    "vrshl.s32 q2, r1\n\t"                                                                         \
+    "vrshl.s32 q3, r1\n\t"
+#define SAMEBITS_MVE_DEPTH_DOUBLED                                                                 \
+    "vqrdmulh.s32 q0, q0, q4\n\t"                                                                  \
+    "vqrdmulh.s32 q1, q1, q5\n\t"                                                                  \
+    "vqrdmulh.s32 q2, q2, q6\n\t"                                                                  \
+    "vqrdmulh.s32 q3, q3, q7\n\t"                                                                  \
+    "vqdmlah.s32 q0, q0, r1\n\t"                                                                   \
+    "vqdmlah.s32 q1, q1, r1\n\t"                                                                   \
+    "vqdmlah.s32 q2, q2, r1\n\t"                                                                   \
+    "vqdmlah.s32 q3, q3, r1\n\t"                                                                   \
+    SAMEBITS_MVE_FOUR("q4, q5, q6, q7", "!")                                                       \
+    "vrshl.s32 q0, q0, q4\n\t"                                                                     \
+    "vrshl.s32 q1, q1, q5\n\t"                                                                     \
+    "vrshl.s32 q2, q2, q6\n\t"                                                                     \
+    "vrshl.s32 q3, q3, q7\n\t"
+
 /* A row of outputs, block after block. */
+#define SAMEBITS_MVE_DEPTH(ROUND)                                                                  \
+    "stm r0, {r4-r11, lr}\n\t"                                                                     \
+    "mov r9, r0\n\t"                                                                               \
+    "add r1, r0, #100\n\t"                                                                         \
+    "vstmia r1, {d8-d15}\n\t"                                                                      \
+    "ldr r10, [r9, #48]\n\t"                                                                       \
+    "ldrd r0, r3, [r9, #52]\n\t"                                                                   \
+    "adr r11, 3f\n\t"                                                                              \
+    "cbz r3, 6f\n\t"                                                                               \
+    "adr r11, 4f\n"                                                                                \
+    "6:\n\t"                                                                                       \
+    "orr r11, r11, #1\n\t"                                                                         \
+    "ldrd r7, r12, [r9, #72]\n"                                                                    \
+    "1:\n\t"                                                                                       \
+    "ldrd r4, r6, [r9, #40]\n\t"                                                                   \
+    "ldr r8, [r9, #60]\n"                                                                          \
+    "2:\n\t"                                                                                       \
+    "mov r5, r10\n\t"                                                                              \
+    "ldr r2, [r9, #36]\n\t" SAMEBITS_MVE_FOUR("q0, q1, q2, q3", "!")                               \
+    "dls lr, r0\n\t"                                                                               \
+    "bx r11\n\t"                                                                                   \
+    ".balign 4\n"                                                                                  \
+    "3:\n\t"                                                                                       \
+    "ldrd r1, r3, [r2], #8\n\t"                                                                    \
+    "add.w r1, r1, r4\n\t"                                                                         \
+    "add.w r3, r3, r4\n\t"                                                                         \
+    "vldrb.8 q4, [r1]\n\t"                                                                         \
+    "vldrb.8 q5, [r5], #16\n\t"                                                                    \
+    "vmullb.s8 q6, q4, q5\n\t"                                                                     \
+    "vmullt.s8 q7, q4, q5\n\t"                                                                     \
+    "vldrb.8 q4, [r3]\n\t"                                                                         \
+    "vldrb.8 q5, [r5], #16\n\t"                                                                    \
+    "vmullb.s8 q4, q4, q5\n\t"                                                                     \
+    "vadd.i16 q6, q6, q4\n\t"                                                                      \
+    "vldrb.8 q4, [r3]\n\t"                                                                         \
+    "vmullt.s8 q4, q4, q5\n\t"                                                                     \
+    "vadd.i16 q7, q7, q4\n"                                                                        \
+    "5:\n\t"                                                                                       \
+    "vmovlb.s16 q4, q6\n\t"                                                                        \
+    "vmovlt.s16 q5, q6\n\t"                                                                        \
+    "vadd.i32 q0, q0, q4\n\t"                                                                      \
+    "vmovlb.s16 q4, q7\n\t"                                                                        \
+    "vadd.i32 q2, q2, q5\n\t"                                                                      \
+    "vmovlt.s16 q5, q7\n\t"                                                                        \
+    "vadd.i32 q1, q1, q4\n\t"                                                                      \
+    "vadd.i32 q3, q3, q5\n\t"                                                                      \
+    "le lr, 3b\n\t" SAMEBITS_MVE_FOUR("q4, q5, q6, q7", "!")                                       \
+    "ldrd r1, r3, [r9, #92]\n\t"                                                                   \
+    ROUND                                                                                          \
+    "vqmovnb.s32 q0, q0\n\t"                                                                       \
+    "vqmovnb.s32 q1, q1\n\t"                                                                       \
+    "vqmovnt.s32 q0, q2\n\t"                                                                       \
+    "vqmovnt.s32 q1, q3\n\t"                                                                       \
+    "vqadd.s16 q0, q0, r3\n\t"                                                                     \
+    "vqadd.s16 q1, q1, r3\n\t"                                                                     \
+    "vqmovnb.s16 q0, q0\n\t"                                                                       \
+    "vctp.8 r12\n\t"                                                                               \
+    "vqmovnt.s16 q0, q1\n\t"                                                                       \
+    "vpst\n\t"                                                                                     \
+    "vstrbt.8 q0, [r6]\n\t"                                                                        \
+    "ldrd r1, r3, [r9, #64]\n\t"                                                                   \
+    "add r4, r1\n\t"                                                                               \
+    "add r6, r3\n\t"                                                                               \
+    "subs r12, r7\n\t"                                                                             \
+    "subs r8, #1\n\t"                                                                              \
+    "bne 2b\n\t"                                                                                   \
+    "mov r10, r5\n\t"                                                                              \
+    "ldrd r4, r6, [r9, #40]\n\t"                                                                   \
+    "ldrd r1, r3, [r9, #84]\n\t"                                                                   \
+    "add r4, r1\n\t"                                                                               \
+    "add r6, #16\n\t"                                                                              \
+    "strd r4, r6, [r9, #40]\n\t"                                                                   \
+    "ldr r1, [r9, #80]\n\t"                                                                        \
+    "subs r12, r1\n\t"                                                                             \
+    "subs r3, #1\n\t"                                                                              \
+    "str r3, [r9, #88]\n\t"                                                                        \
+    "bne 1b\n\t"                                                                                   \
+    "add r1, r9, #100\n\t"                                                                         \
+    "vldmia r1, {d8-d15}\n\t"                                                                      \
+    "ldm r9, {r4-r11, pc}\n\t"                                                                     \
+    ".balign 4\n"                                                                                  \
+    "4:\n\t"                                                                                       \
+    "ldr r1, [r2], #4\n\t"                                                                         \
+    "add r1, r4\n\t"                                                                               \
+    "vldrb.8 q4, [r1]\n\t"                                                                         \
+    "vldrb.8 q5, [r5], #16\n\t"                                                                    \
+    "vmullb.s8 q6, q4, q5\n\t"                                                                     \
+    "vmullt.s8 q7, q4, q5\n\t"                                                                     \
+    "b 5b\n\t"
+
 SAMEBITS_NAKED samebits_mve_depth_row(samebits_mve_depth *frame __attribute__((unused))) {
-    __asm__("stm r0, {r4-r11, lr}\n\t"
-            "mov r9, r0\n\t"
-            "add r1, r0, #100\n\t"
-            "vstmia r1, {d8-d15}\n\t"
-            "ldr r10, [r9, #48]\n\t"
-            "ldrd r0, r3, [r9, #52]\n\t"
-            "adr r11, 3f\n\t"
-            "cbz r3, 6f\n\t"
-            "adr r11, 4f\n"
-            "6:\n\t"
-            "orr r11, r11, #1\n\t"
-            "ldrd r7, r12, [r9, #72]\n"
-            "1:\n\t"
-            "ldrd r4, r6, [r9, #40]\n\t"
-            "ldr r8, [r9, #60]\n"
-            "2:\n\t"
-            "mov r5, r10\n\t"
-            "ldr r2, [r9, #36]\n\t" SAMEBITS_MVE_FOUR("q0, q1, q2, q3", "!")
-            "dls lr, r0\n\t"
-            "bx r11\n\t"
-            ".balign 4\n"
-            "3:\n\t"
-            "ldrd r1, r3, [r2], #8\n\t"
-            "add.w r1, r1, r4\n\t"
-            "add.w r3, r3, r4\n\t"
-            "vldrb.8 q4, [r1]\n\t"
-            "vldrb.8 q5, [r5], #16\n\t"
-            "vmullb.s8 q6, q4, q5\n\t"
-            "vmullt.s8 q7, q4, q5\n\t"
-            "vldrb.8 q4, [r3]\n\t"
-            "vldrb.8 q5, [r5], #16\n\t"
-            "vmullb.s8 q4, q4, q5\n\t"
-            "vadd.i16 q6, q6, q4\n\t"
-            "vldrb.8 q4, [r3]\n\t"
-            "vmullt.s8 q4, q4, q5\n\t"
-            "vadd.i16 q7, q7, q4\n"
-            "5:\n\t"
-            "vmovlb.s16 q4, q6\n\t"
-            "vmovlt.s16 q5, q6\n\t"
-            "vadd.i32 q0, q0, q4\n\t"
-            "vmovlb.s16 q4, q7\n\t"
-            "vadd.i32 q2, q2, q5\n\t"
-            "vmovlt.s16 q5, q7\n\t"
-            "vadd.i32 q1, q1, q4\n\t"
-            "vadd.i32 q3, q3, q5\n\t"
-            "le lr, 3b\n\t" SAMEBITS_MVE_FOUR("q4, q5, q6, q7", "!")
-            "ldrd r1, r3, [r9, #92]\n\t"
-            "vqdmulh.s32 q0, q0, q4\n\t"
-            "vqdmulh.s32 q1, q1, q5\n\t"
-            "vqdmulh.s32 q2, q2, q6\n\t"
-            "vqdmulh.s32 q3, q3, q7\n\t"
-            "vrshl.s32 q0, r1\n\t"
-            "vrshl.s32 q1, r1\n\t"
-            "vrshl.s32 q2, r1\n\t"
-            "vrshl.s32 q3, r1\n\t"
-            "vqmovnb.s32 q0, q0\n\t"
-            "vqmovnb.s32 q1, q1\n\t"
-            "vqmovnt.s32 q0, q2\n\t"
-            "vqmovnt.s32 q1, q3\n\t"
-            "vqadd.s16 q0, q0, r3\n\t"
-            "vqadd.s16 q1, q1, r3\n\t"
-            "vqmovnb.s16 q0, q0\n\t"
-            "vctp.8 r12\n\t"
-            "vqmovnt.s16 q0, q1\n\t"
-            "vpst\n\t"
-            "vstrbt.8 q0, [r6]\n\t"
-            "ldrd r1, r3, [r9, #64]\n\t"
-            "add r4, r1\n\t"
-            "add r6, r3\n\t"
-            "subs r12, r7\n\t"
-            "subs r8, #1\n\t"
-            "bne 2b\n\t"
-            "mov r10, r5\n\t"
-            "ldrd r4, r6, [r9, #40]\n\t"
-            "ldrd r1, r3, [r9, #84]\n\t"
-            "add r4, r1\n\t"
-            "add r6, #16\n\t"
-            "strd r4, r6, [r9, #40]\n\t"
-            "ldr r1, [r9, #80]\n\t"
-            "subs r12, r1\n\t"
-            "subs r3, #1\n\t"
-            "str r3, [r9, #88]\n\t"
-            "bne 1b\n\t"
-            "add r1, r9, #100\n\t"
-            "vldmia r1, {d8-d15}\n\t"
-            "ldm r9, {r4-r11, pc}\n\t"
-            ".balign 4\n"
-            "4:\n\t"
-            "ldr r1, [r2], #4\n\t"
-            "add r1, r4\n\t"
-            "vldrb.8 q4, [r1]\n\t"
-            "vldrb.8 q5, [r5], #16\n\t"
-            "vmullb.s8 q6, q4, q5\n\t"
-            "vmullt.s8 q7, q4, q5\n\t"
-            "b 5b\n\t");
+    __asm__(SAMEBITS_MVE_DEPTH(SAMEBITS_MVE_DEPTH_HIGH));
+}
+
+SAMEBITS_NAKED samebits_mve_depth_row_doubled(samebits_mve_depth *frame __attribute__((unused))) {
+    __asm__(SAMEBITS_MVE_DEPTH(SAMEBITS_MVE_DEPTH_DOUBLED));
 }
 
 /* Every code `repeat` times. */
@@ -198,7 +223,7 @@ static void samebits_mve_depthwise(const samebits_packed *c, const int8_t *x, in
     f.less = group < 16 ? 16 : 0;
     f.block_less = 16;
     f.block = columns * 16;
-    f.shift = -c->shift;
+    f.shift = c->doubled ? 1 : -c->shift;
     f.zero = c->zero;
     samebits_set(band, (int8_t)c->pad_code, c->rows * line);
     for (n = 0; n < c->batch; n++, x += c->height * c->width * (c->channels / c->repeat)) {
@@ -218,7 +243,11 @@ static void samebits_mve_depthwise(const samebits_packed *c, const int8_t *x, in
             f.stream = c->stream;
             f.left = group < 16 ? row : c->channels;
             f.blocks = blocks;
-            samebits_mve_depth_row(&f);
+            if (c->doubled) {
+                samebits_mve_depth_row_doubled(&f);
+            } else {
+                samebits_mve_depth_row(&f);
+            }
         }
     }
 }

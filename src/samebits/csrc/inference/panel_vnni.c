@@ -194,7 +194,7 @@ SAMEBITS_INLINE void samebits_panel_of(samebits_panel *k, int32_t channel, int32
         const __mmask16 mask = samebits_first(lanes - 16 * b);
         const int32_t at = channel + 16 * b;
         k->bias[b] = _mm512_maskz_loadu_epi32(mask, (const int32_t *)c->bias + at);
-        k->scale[b] = samebits_scale_of(samebits_factors(&c->rescale, at, mask),
+        k->scale[b] = samebits_scale_of(&c->rescale, samebits_factors(&c->rescale, at, mask),
                                         samebits_shifts(&c->rescale, at, mask),
                                         samebits_reach(k->bias[b], k->window.products));
     }

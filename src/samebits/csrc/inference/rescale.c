@@ -171,6 +171,20 @@ SAMEBITS_INLINE int32_t samebits_product(int32_t acc, int32_t m, int32_t s, int3
     return (int32_t)samebits_clamp64(samebits_round64(v, s) + zero, low, high);
 }
 
+/* acc * m / 2**31 rounded half up, that / 2**s half away from 0, in one step (codegen/lowering/
+ * doubled.py): the first rounding moves the half of the second by 2**30, to where the sign is. */
+SAMEBITS_INLINE int32_t samebits_doubled(int32_t acc, int32_t m, int32_t s) {
+    const int64_t half = (int64_t)1 << 30, v = (int64_t)acc * m;
+    const int64_t moved = v + (s > 0 && acc < 0 ? -half : half);
+#if UINTPTR_MAX <= 0xffffffff
+    if (s > 1) { /* 64-bit shifts take many instructions */
+        const int32_t upper = (int32_t)samebits_floor64(moved, 32);
+        return samebits_floor32(upper + (int32_t)((uint32_t)1 << (s - 2)), s - 1);
+    }
+#endif
+    return (int32_t)samebits_floor64(moved + (s > 0 ? half << s : 0), s + 31);
+}
+
 /* acc * m / 2**s rounded, and where acc * p / q is a tie, to the even code. m: m, p, q. */
 SAMEBITS_INLINE int32_t samebits_tied(int32_t acc, const int64_t *m, int32_t s, int32_t zero,
                                       int32_t low, int32_t high) {
@@ -288,6 +302,41 @@ static int32_t samebits_narrow_vectors(const samebits_rescale *r, int32_t n, int
     return i;
 }
 
+/* SAMEBITS_DOUBLED whose shifts are 1 at least: then the second rounding needs no test. */
+SAMEBITS_INLINE int samebits_shifted(const samebits_rescale *r) {
+    int32_t i, all = r->form == SAMEBITS_DOUBLED;
+    for (i = 0; all && i < r->channels; i++) all = r->shifts[i] > 0;
+    return all;
+}
+
+/* SAMEBITS_DOUBLED of n sums. VRSHL rounds half up; a negative number less 1 so half away. */
+static void samebits_doubled_all(const samebits_rescale *r, int32_t channel, int32_t n,
+                                 int32_t *acc) {
+    const int32_t step = r->channels > 1, low = r->low, high = r->high, zero = r->zero;
+    const int32_t *m = (const int32_t *)r->multipliers + channel * step;
+    const uint8_t *s = r->shifts + channel * step;
+    int32_t i = 0;
+#if defined(__ARM_FEATURE_MVE) && defined(__GNUC__)
+    const int32x4_t least = vdupq_n_s32(low), most = vdupq_n_s32(high);
+    int32x4_t factor = vdupq_n_s32(m[0]), left = vdupq_n_s32(-s[0]);
+    for (; i + 4 <= n; i += 4) {
+        int32x4_t v = vldrwq_s32(acc + i);
+        if (step) {
+            factor = vldrwq_s32(m + i);
+            left = vnegq_s32(vreinterpretq_s32_u32(vldrbq_u32(s + i)));
+        }
+        v = vqrdmulhq_s32(v, factor);
+        v = vaddq_s32(v, vmaxq_s32(vshrq_n_s32(v, 31), left)); /* not where the shift is 0 */
+        v = vaddq_n_s32(vrshlq_s32(v, left), zero);
+        vstrwq_s32(acc + i, vminq_s32(vmaxq_s32(v, least), most));
+    }
+#endif
+    for (; i < n; i++) {
+        acc[i] = samebits_clamp32(samebits_doubled(acc[i], m[i * step], s[i * step]) + zero, low,
+                                  high);
+    }
+}
+
 static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t n, int32_t *acc) {
     const int32_t *m = (const int32_t *)r->multipliers;
     const uint8_t *s = r->shifts;
@@ -345,6 +394,9 @@ static void samebits_narrow(const samebits_rescale *r, int32_t channel, int32_t 
         break;
     case SAMEBITS_WORDS:
         samebits_words_all(r, channel, n, acc);
+        break;
+    case SAMEBITS_DOUBLED:
+        samebits_doubled_all(r, channel, n, acc);
         break;
     default: /* SAMEBITS_THRESHOLDS32 */
         for (i = 0; i < n; i++) SAMEBITS_SEARCH(int32_t)

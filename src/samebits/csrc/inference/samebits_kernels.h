@@ -20,7 +20,8 @@ extern "C" {
 #define SAMEBITS_INT64 5
 
 /* How an accumulator becomes a code: y = min(max(f(acc) + zero, low), high). Shifts are at least 1
- * and round half to even. From SAMEBITS_WIDE on the accumulator is taken as 64 bits. */
+ * and round half to even, but for SAMEBITS_DOUBLED. From SAMEBITS_WIDE on the accumulator is taken
+ * as 64 bits. */
 #define SAMEBITS_STORE 0        /* y = acc, nothing else */
 #define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
 #define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
@@ -28,10 +29,11 @@ extern "C" {
 #define SAMEBITS_TIES 4         /* the same, and ties of acc * p / q; int64_t m, p, q a channel */
 #define SAMEBITS_THRESHOLDS32 5 /* low + how many of `count` ascending int32_t are <= acc */
 #define SAMEBITS_WORDS 6        /* acc * m >> 64 + s, half up; two words a channel, one s */
-#define SAMEBITS_WIDE 7         /* acc * m >> s in 64 bits, int64_t m */
-#define SAMEBITS_LONG 8         /* acc * m >> s in 128 bits, int64_t m */
-#define SAMEBITS_DIVIDE 9       /* acc * p / q in 64 bits, int64_t p, q for every channel */
-#define SAMEBITS_THRESHOLDS64 10 /* thresholds of int64_t */
+#define SAMEBITS_DOUBLED 7      /* acc * m >> 31 half up, then >> s half away; |acc| < 2**30 */
+#define SAMEBITS_WIDE 8         /* acc * m >> s in 64 bits, int64_t m */
+#define SAMEBITS_LONG 9         /* acc * m >> s in 128 bits, int64_t m */
+#define SAMEBITS_DIVIDE 10      /* acc * p / q in 64 bits, int64_t p, q for every channel */
+#define SAMEBITS_THRESHOLDS64 11 /* thresholds of int64_t */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
@@ -85,13 +87,15 @@ typedef struct {
 } samebits_conv_any;
 
 /* Convolution of int8 codes with packed weights (codegen/lowering/packed.py), codes rounded by the
- * upper words of products (codegen/lowering/high.py).
+ * upper words of products (codegen/lowering/high.py) or, doubled, twice (lowering/doubled.py).
  *
  * stream: for each block of `lanes` output channels their biases, their weights and their
- * multipliers. Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes,
- * halfwords 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a
- * word (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups
- * have a stream of `part` words each, one behind the other. */
+ * multipliers. Doubled, each multiplier has a shift behind it, which lacks the number `shift` of
+ * the bits to be shifted; where that is 0 all shifts lie behind all multipliers, and are negative.
+ * Weights: [steps][lanes][step] as words of four, the first lowest; of two lanes, halfwords
+ * 256 * first + second, those of codes 0 and 2 and those of 1 and 3 of each four in a word
+ * (packed_dsp.c); their first bias is then 256 * first + second too, but for long sums. Groups have
+ * a stream of `part` words each, one behind the other. */
 typedef struct {
     const int32_t *stream;
     int32_t width, out_width;
@@ -107,6 +111,7 @@ typedef struct {
     uint8_t banded; /* rows of x are copied to the scratch memory before they are used */
     uint8_t long_sums; /* two lanes: sums of the first need more than 24 bits */
     uint8_t lanes, step, upper, shift;
+    uint8_t doubled; /* rounded twice; `upper` is then not used */
 } samebits_packed;
 
 /* The same of int16 codes and int8 weights, sums of 32 bits. In `window`, channels and step count

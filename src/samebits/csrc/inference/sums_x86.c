@@ -33,7 +33,7 @@ SAMEBITS_INLINE void samebits_sums8(const samebits_broadcast *c, const void *con
     const __m128i shift = _mm_cvtsi32_si128(r.shifts[0]);
     const samebits_range range = samebits_range_of(&r);
     const samebits_scale scale =
-        samebits_scale_of(samebits_factors(&r, 0, 0xffff), samebits_shifts(&r, 0, 0xffff),
+        samebits_scale_of(&r, samebits_factors(&r, 0, 0xffff), samebits_shifts(&r, 0, 0xffff),
                           _mm512_set1_epi32(-1));
     int32_t i, j;
     for (i = 0; i < size; i += 64) {

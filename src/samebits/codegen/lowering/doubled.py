@@ -1,0 +1,76 @@
+"""Requantization by two roundings, as the kernels of TensorFlow Lite do it, in one step.
+
+With p = acc * m the definition (spec/rounding.py) is x = floor((p + 2**30) / 2**31), then, where
+right > 0, floor((x + 2**(right - 1) - [x < 0]) / 2**right). A floor of a floor is one floor:
+
+    code = floor((p + 2**(right + 30) + 2**30) / 2**(right + 31))    where acc >= 0,
+    code = floor((p + 2**(right + 30) - 2**30) / 2**(right + 31))    where acc < 0.
+
+The sign may be that of the sum: where it is negative and x is 0, p >= -2**30, and the second line
+gives 0 too. So no multiplier is searched for and none proved; only sums, and what is added to them,
+have to fit. With sums below 2**30 their double fits, and x is the upper word of 2 * acc * m,
+rounded half up: VQRDMULH and SQRDMULH give it, SMMLAR with something added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TypeGuard
+
+from samebits.numerics.multiplier import requantized
+from samebits.spec.rounding import Away, Doubled, Rounding
+
+REACH = 1 << 30  # of sums
+NOTHING = Doubled(1, 0, 2)  # rounds all of these sums to 0
+
+
+def are_doubled(
+    ratios: Sequence[Rounding], ends: Sequence[tuple[int, int]]
+) -> TypeGuard[Sequence[Doubled]]:
+    """Whether the kernels have the roundings: sums below 2**30, and no shift left."""
+    return all(
+        isinstance(by, Doubled) and not by.left and max(abs(least), abs(most)) < REACH
+        for by, (least, most) in zip(ratios, ends, strict=True)
+    )
+
+
+def doubled_shifts(
+    ratios: Sequence[Doubled],
+    ends: Sequence[tuple[int, int]],
+    zero: int,
+    low: int,
+    high: int,
+    less: int,
+) -> list[tuple[int, int]] | None:
+    """(multiplier, shift) of every channel for the packed kernels, which saturate alone; None where
+    one does not fit.
+
+    less: what the shift lacks of the right shift that is to be done: x and what is added have so
+    many bits less in the kernel; 0: the kernel shifts by vectors, left, so the shift is negative.
+    """
+    found = []
+    for by, (least, most) in zip(ratios, ends, strict=True):
+        chosen = by if _fits(by, least, most, zero, less) else NOTHING
+        if chosen is not by:
+            nothing = min(max(zero, low), high)
+            if {requantized(end, by, zero, low, high) for end in (least, most)} != {nothing}:
+                return None
+        found.append((chosen.m, chosen.right - less if less else -chosen.right))
+    return found
+
+
+def _fits(by: Doubled, least: int, most: int, zero: int, less: int) -> bool:
+    """Whether x, half and zero * 2**right fit in 32 bits."""
+    x = (max(abs(least), abs(most)) * by.m >> 31) + 2
+    return by.right >= max(less, 1) and x + (2 * abs(zero) + 1 << by.right - 1) < 1 << 31
+
+
+def quotient(by: Away, least: int, most: int) -> Fraction:
+    """A ratio that rounds sums from `least` to `most` to the nearest as `by` does.
+
+    It is larger than 1 / n by less than what moves one of these sums to another half: so no sum is
+    a tie, and those that are one by 1 / n go away from 0.
+    """
+    bits = (2 * by.n * max(abs(least), abs(most), 1)).bit_length()
+    return Fraction((1 << bits) // by.n + 1, 1 << bits)
