@@ -29,6 +29,9 @@ def changed(run, before):
         ("cnn", ["0.0"], {"optimizer": "adam", "lr": 0.01}),
         ("chain", ["*.bias"], {"nesterov": True, "lr": 0.3}),
         ("chain", ["3.weight", "10.bias"], {"clip_norm": 0.01}),
+        ("shared", ["first"], {"lr": 0.3}),
+        ("resnet", ["4", "8"], {}),
+        ("resnet", ["2.second.*", "4.shortcut.1.weight"], {"lr": 0.3}),
         ("dropout", ["4"], {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.01}),
     ],
 )

@@ -3,7 +3,8 @@
 A rule emits the forward instructions of a node and, where a gradient is wanted, notes a function
 that emits the backward ones; those are called in reverse order. `count` in the C is the number of
 samples, `o` the optimizer, `b` the bounds, `e` the exponents of all arrays, `p` the parameters of
-the state and `s` its statistics, `FROZEN` and `STANDING` those that no step changes, `m` the arena.
+the state and `s` its statistics, `FROZEN` and `STANDING` those that no step changes, `r` bounds
+that wait, `m` the arena.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
-from samebits.ondevice.writer import TapeWriter, instruction, unsupported, wants
+from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported, wants
 from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
@@ -224,6 +225,24 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     made.going_back(node, backward)
 
 
+def _add(made: TapeWriter, node: TrainingNode) -> None:
+    """The sum of two values, in the place of one that nobody reads after it."""
+    t, terms = made.tape, [made.arrays[slot] for slot in slots_of(node)]
+    if len(terms) != 2 or terms[0].shape != terms[1].shape:
+        raise unsupported(node, "a sum with a constant, or of two shapes,")
+    a, b = terms
+    own = (made.arrays[slot] for slot in slots_of(node) if made.is_alone(slot))
+    given = next(own, None)
+    y = t.array(a.shape, 8) if given is None else t.over(given)
+    clamp, masks = clamped(made, node, y, 3)
+    call = f"samebits_train_add(count * {a.sample}, {codes(a, 0)}, {exponent(a)}, {codes(b, 1)}, "
+    call += f"{exponent(b)}, {codes(y, 2)}, &{exponent(y)}, {clamp})"
+    t.forward.append(instruction(node, call, a, b, y, *masks))
+    t.run.append(t.forward[-1])
+    made.arrays[node.outputs[0]] = y
+    made.going_back(node, lambda g: tuple(g if wants(node, i) else None for i in (0, 1)))
+
+
 def _copy(calls: list[StepCall], node: TrainingNode, given: Array, to: Array) -> None:
     """Codes and exponent of an array in another."""
     size = f"(size_t)(count * {given.sample * given.width // 8})"
@@ -352,6 +371,7 @@ def _same(made: TapeWriter, node: TrainingNode) -> None:
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Products": _products,
     "BatchNorm": _norm,
+    "Add": _add,
     "Relu": _relu,
     "MaxPool": _max_pool,
     "AveragePool": _average,

@@ -96,6 +96,7 @@ class StepTape:
     least:    the fewest samples of a batch
     parameters, statistics: of the state, which steps change
     frozen, standing:       those that no step changes
+    exponents, reaches:     how many arrays have one, and how many bounds wait for others
     """
 
     batch: int
@@ -114,6 +115,7 @@ class StepTape:
     frozen: list[StoredParameter] = field(default_factory=list)
     standing: list[StoredStatistics] = field(default_factory=list)
     exponents: int = 0
+    reaches: int = 0
 
     def room(self, size: int, optional: bool = False) -> Room:
         """New bytes, whose life instructions will tell."""
