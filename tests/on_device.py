@@ -17,7 +17,7 @@ from samebits import csrc
 from samebits.data.digits import load_digits
 from samebits.ondevice.package import TrainingCode, training_code
 from samebits.ondevice.state import TrainingState, to_bytes
-from samebits.train.architectures import _resnet, build, initialise
+from samebits.train.architectures import InvertedResidual, _resnet, build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import BfpEngine
 from samebits.train.run.loop import data_order, make_engine
@@ -56,6 +56,21 @@ def network(name: str) -> nn.Module:
     """The digits mlp and cnn, and chains of all that C has instructions for."""
     if name == "shared":
         return Shared()
+    if name == "groups":  # two of channels, with several outputs each, and strides
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, stride=(2, 1), bias=False), nn.ReLU6(), nn.BatchNorm2d(6)),
+            *(nn.Conv2d(6, 4, 2, groups=2, stride=(1, 2)), nn.ReLU(), nn.MaxPool2d((2, 1))),
+            *(nn.Conv2d(4, 12, (1, 3), padding=(0, 1), groups=4), nn.ReLU6()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10), nn.ReLU6()),
+            nn.Linear(10, 10),
+        )
+    if name == "mobile":  # blocks of mobilenet_v2: with and without a residual sum and a stride
+        blocks = (InvertedResidual(6, 4, 1, 1), InvertedResidual(4, 4, 1, 3))
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU6()),
+            *(*blocks, InvertedResidual(4, 6, 2, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            *(nn.Dropout(0.2), nn.Linear(6, 10)),
+        )
     if name == "resnet":  # all kinds of shortcuts, small
         return _resnet("resnet", SHAPE, CLASSES, (4, 6), 2)
     if name == "dropout":

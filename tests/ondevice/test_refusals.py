@@ -107,8 +107,8 @@ def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options)
     [
         ([nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10)], r"'2' .*operation Table"),
         ([nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)], r"'1' \(Flatten\).*places"),
-        ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, groups=2), nn.AdaptiveAvgPool2d(1),
-          nn.Flatten(), nn.Linear(4, 10)], r"'1' \(Conv2d\).*groups"),
+        ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, dilation=2), nn.AdaptiveAvgPool2d(1),
+          nn.Flatten(), nn.Linear(4, 10)], r"'1' \(Conv2d\).*dilation"),
         ([nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
           nn.Linear(2, 10)], r"'1' \(MaxPool2d\).*overlap"),
     ],

@@ -44,16 +44,14 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
     """Linear and Conv2d: 8 bits, or the logits, whose 32 bits the gradient replaces."""
     *_, shape, peaks = node.arguments
     assert isinstance(shape, ConvShape)
-    if shape.groups != 1 or shape.dilation != (1, 1) or peaks is not None:
-        raise unsupported(node, "groups, dilation or shifts of channels")
+    if shape.dilation != (1, 1) or peaks is not None:
+        raise unsupported(node, "dilation or shifts of channels")
     t, x = made.tape, _given(made, node)
     image = len(x.shape) == 4
     out = (t.batch, *((shape.oh, shape.ow) if image else ()), shape.co)
     sides = [shape.h, shape.w, shape.ci, shape.oh, shape.ow] if image else [1, 1, shape.ci, 1, 1]
-    geometry = record_of(
-        "conv",
-        ["count", *sides, shape.co, shape.kh, shape.kw, *shape.stride, *shape.padding],
-    )
+    window = [shape.kh, shape.kw, *shape.stride, *shape.padding, shape.groups]
+    geometry = record_of("conv", ["count", *sides, shape.co, *window])
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
     if node.outputs[0] == made.graph.output:

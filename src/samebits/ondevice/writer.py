@@ -27,7 +27,7 @@ ALIASES = ("Narrow", "Reshape", "Relu")
 """Operations whose output may be the array of their input."""
 
 HAS = (
-    "Linear, Conv2d without groups, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
+    "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
     "AdaptiveAvgPool2d(1), Dropout and Flatten"
 )
 

@@ -107,9 +107,9 @@ typedef struct {
     samebits_coefficient rate;
 } samebits_rate;
 
-/* A convolution; a linear layer is one of images [1, 1, c]. */
+/* A convolution, of groups of channels; a linear layer is one of images [1, 1, c]. */
 typedef struct {
-    int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x;
+    int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x, groups;
 } samebits_conv;
 
 /* Windows of kh by kw that do not overlap, and lie in the image. */
