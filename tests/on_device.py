@@ -17,7 +17,7 @@ from samebits import csrc
 from samebits.data.digits import load_digits
 from samebits.ondevice.package import TrainingCode, training_code
 from samebits.ondevice.state import TrainingState, to_bytes
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import InvertedResidual, _resnet, build, initialise
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import BfpEngine
 from samebits.train.run.loop import data_order, make_engine
@@ -27,8 +27,52 @@ SHAPE, CLASSES = (1, 8, 8), 10
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 
 
+class Shared(nn.Module):
+    """Values with several uses: exact sums, maxima, a sum of one value twice, gradients of 16 and
+    of 32 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.pool, self.relu, self.relu6 = nn.MaxPool2d(2), nn.ReLU(), nn.ReLU6()
+        self.second, self.third = nn.Conv2d(6, 6, 2, stride=2), nn.Conv2d(6, 6, 1)
+        self.mean, self.out = nn.AdaptiveAvgPool2d(1), nn.Linear(6, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.first(x)
+        b = self.norm(a) + a
+        p = self.pool(b)
+        c = self.relu(p) + p
+        d = c + self.second(b)
+        e = self.relu6(d + d)
+        y: torch.Tensor = self.out(self.mean(self.relu(self.third(e) + e)).flatten(1))
+        return y
+
+
+Shared.__module__ = "samebits.tests"  # so that recording takes its code for known
+
+
 def network(name: str) -> nn.Module:
     """The digits mlp and cnn, and chains of all that C has instructions for."""
+    if name == "shared":
+        return Shared()
+    if name == "groups":  # two of channels, with several outputs each, and strides
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, stride=(2, 1), bias=False), nn.ReLU6(), nn.BatchNorm2d(6)),
+            *(nn.Conv2d(6, 4, 2, groups=2, stride=(1, 2)), nn.ReLU(), nn.MaxPool2d((2, 1))),
+            *(nn.Conv2d(4, 12, (1, 3), padding=(0, 1), groups=4), nn.ReLU6()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 10), nn.ReLU6()),
+            nn.Linear(10, 10),
+        )
+    if name == "mobile":  # blocks of mobilenet_v2: with and without a residual sum and a stride
+        blocks = (InvertedResidual(6, 4, 1, 1), InvertedResidual(4, 4, 1, 3))
+        return nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU6()),
+            *(*blocks, InvertedResidual(4, 6, 2, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            *(nn.Dropout(0.2), nn.Linear(6, 10)),
+        )
+    if name == "resnet":  # all kinds of shortcuts, small
+        return _resnet("resnet", SHAPE, CLASSES, (4, 6), 2)
     if name == "dropout":
         return nn.Sequential(
             *(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Dropout(0.25)),

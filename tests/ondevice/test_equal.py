@@ -27,7 +27,9 @@ def train(name, folder, steps, *flags, batch=8, short=False, **options):
     return run, train_beside(run, chosen, folder, steps, *flags, batch=batch, short=short)
 
 
-@pytest.mark.parametrize("name", ["chain", "dropout", "norms"])
+@pytest.mark.parametrize(
+    "name", ["chain", "dropout", "norms", "shared", "resnet", "groups", "mobile"]
+)
 def test_every_step_is_that_of_pytorch(tmp_path, name):
     run, device = train(name, tmp_path, 5, "-O1", weight_decay=0.001)
     images = load_digits()
@@ -75,6 +77,13 @@ def test_a_schedule_is_data(tmp_path):
         ("chain", ["-O2"], {"lr": 0.3, "momentum": 0.5}),
         ("chain", ["-O3", "-march=native", "-std=gnu99", "-ffp-contract=fast"], {}),
         ("chain", ["-O1", *SANITIZED], {}),
+        ("resnet8", ["-O2"], {"weight_decay": 0.001}),
+        ("shared", ["-O1", *SANITIZED], {"lr": 0.3, "short": True}),
+        ("groups", ["-O2", *SANITIZED], {"lr": 0.3, "short": True}),
+        ("groups", ["-O0"], {"momentum": 0.0, "lr": 1.0}),
+        ("mobile", ["-O1", *SANITIZED], {"lr": 0.2, "weight_decay": 0.001}),
+        ("mobile", ["-O3"], {"optimizer": "adamw", "lr": 0.01, "batch": 5}),
+        ("resnet", ["-O3", *SANITIZED], {"optimizer": "adam", "lr": 0.01, "clip_norm": 1.0}),
         ("cnn", ["-O2"], {"nesterov": True, "weight_decay": 0.001}),
         ("chain", ["-O3", *SANITIZED], {"momentum": 0.0, "lr": 1.0, "weight_decay": 0.1}),
         ("dropout", ["-O0", *SANITIZED], {"nesterov": True, "lr": 30000.0, "short": True}),

@@ -29,6 +29,11 @@ def changed(run, before):
         ("cnn", ["0.0"], {"optimizer": "adam", "lr": 0.01}),
         ("chain", ["*.bias"], {"nesterov": True, "lr": 0.3}),
         ("chain", ["3.weight", "10.bias"], {"clip_norm": 0.01}),
+        ("shared", ["first"], {"lr": 0.3}),
+        ("resnet", ["4", "8"], {}),
+        ("resnet", ["2.second.*", "4.shortcut.1.weight"], {"lr": 0.3}),
+        ("mobile", ["4.body.0.*", "9"], {}),
+        ("mobile", ["3"], {"optimizer": "adam", "lr": 0.01}),
         ("dropout", ["4"], {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.01}),
     ],
 )

@@ -81,6 +81,7 @@ def test_a_damaged_state_is_not_loaded(device):
         ("chain", 2.0**60, {}),
         ("dropout", 2.0**60, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 1.0}),
         ("dropout", 2.0**100, {"nesterov": True, "weight_decay": 0.01}),
+        ("resnet", 2.0**60, {}),
     ],
 )
 def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options):
@@ -106,8 +107,8 @@ def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options)
     [
         ([nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10)], r"'2' .*operation Table"),
         ([nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)], r"'1' \(Flatten\).*places"),
-        ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, groups=2), nn.AdaptiveAvgPool2d(1),
-          nn.Flatten(), nn.Linear(4, 10)], r"'1' \(Conv2d\).*groups"),
+        ([nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3, dilation=2), nn.AdaptiveAvgPool2d(1),
+          nn.Flatten(), nn.Linear(4, 10)], r"'1' \(Conv2d\).*dilation"),
         ([nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
           nn.Linear(2, 10)], r"'1' \(MaxPool2d\).*overlap"),
     ],
@@ -117,6 +118,27 @@ def test_a_layer_without_an_instruction_is_named(layers, said):
     run = engine(nn.Sequential(*layers), options)
     with pytest.raises(UnsupportedError, match=said):
         code_of(run, options)
+
+
+class Forked(nn.Module):
+    """Sums that a ReLU and another layer take: two roundings of one value."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.relu, self.out = nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+
+    def forward(self, x):
+        y = self.first(x.flatten(1))
+        return self.out(self.relu(y) + y)
+
+
+Forked.__module__ = "samebits.tests"  # so that recording takes its code for known
+
+
+def test_sums_of_two_roundings_are_named():
+    options = config()
+    with pytest.raises(UnsupportedError, match=r"'first' .*sums that a ReLU and another layer"):
+        code_of(engine(Forked(), options), options)
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(64, 64), nn.Dropout(0.5)])

@@ -124,7 +124,7 @@ static int walk(const {name}_net *net, const float *inputs, const uint8_t *label
     samebits_parameter p[PARAMETERS];
     double *s[STATISTICS + 1];
     samebits_bounds b = {{0, 1}};
-    int status;
+{reaches}    int status;
 
     places(m, p, s);
 {forward}
@@ -256,6 +256,7 @@ def source(
         unused="" if places.statistics else "(void)s;",
         **update_text(options, places.powers, schedule),
         exponents=tape.exponents,
+        reaches=f"    int32_t r[{tape.reaches}];\n" if tape.reaches else "",
         forward=_calls(tape.forward, places, numbers, 4),
         bounds=_calls(tape.bounds, places, numbers, 8),
         moves=_calls(tape.moves, places, numbers, 8),
@@ -282,11 +283,11 @@ def _calls(
     instructions: Sequence[StepCall], places: Places, numbers: Iterator[int], left: int
 ) -> str:
     """Instructions as lines of C, each layer's under its name."""
-    lines, where, pad = [], "", " " * left
+    lines, where, pad = list[str](), None, " " * left
     for instruction in instructions:
         if instruction.where != where:
             where = instruction.where
-            name = c_comment(re.sub("[()']", "", where))
+            name = c_comment(re.sub("[()']", "", where or "the model"))
             lines.append(f"{pad}/* {name} */")
         call = instruction.call.format(*(_room(places, r) for r in instruction.rooms))
         number = next(numbers)

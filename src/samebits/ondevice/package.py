@@ -33,6 +33,7 @@ KERNELS = (
     *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
     *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
     *("ondevice/train_products.c", "ondevice/train_root.h", "ondevice/train_state.c"),
+    "ondevice/train_sums.c",
     *("ondevice/train_update.c", "ondevice/train_update.h", "ondevice/train_weights.c"),
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),

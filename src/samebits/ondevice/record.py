@@ -8,7 +8,7 @@ from torch import nn
 
 from samebits.errors import UnsupportedError
 from samebits.ondevice.rules import RULES
-from samebits.ondevice.tape import Array, StepTape, codes, exponent, pointer
+from samebits.ondevice.tape import Array, StepTape, codes, exponent, gradient, pointer
 from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
 from samebits.train.graph import TrainingGraph, TrainingNode
 
@@ -23,27 +23,69 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     Raises UnsupportedError, which names the layer, for a network that C cannot train yet.
     """
     made = TapeWriter(model, graph, StepTape(shape[0]))
-    for node in graph.instructions:
-        if any(len(made.readers[slot]) > 1 for slot in slots_of(node)):
-            raise unsupported(node, "a value that two layers read")
     _quantize(made, graph.instructions[0], shape)
     for node in graph.instructions:
         rule = RULES.get(node.operation.name)
         if rule is None:
             raise unsupported(node, f"the operation {node.operation.name}")
         rule(made, node)
-    last = graph.instructions[-1]
+    last = made.makers[graph.output]
     if last.operation.name != "Products" or len(made.arrays[graph.output].shape) != 2:
         raise unsupported(last, "an output that no Linear gives")
+    if graph.output in made.readers:
+        raise unsupported(last, "an output that a layer reads")
     _check_all(made)
-    made.pending[graph.output] = [_loss(made, last)]
-    for node, backward in reversed(made.backward):
-        (g,) = made.pending.pop(node.outputs[0])
-        for slot, dx in zip(slots_of(node), backward(g), strict=True):
-            if dx is not None:
-                made.pending.setdefault(slot, []).append(dx)
+    _backward(made, _loss(made, last))
     made.tape.live()
     return made.tape
+
+
+def _backward(made: TapeWriter, g: Array) -> None:
+    """All gradients, from that of the output. Gradients of a value with several uses are summed
+    when they are complete (training.md 1.3); bounds of their magnitudes wait as they do."""
+    t, order, at = made.tape, made.backward[::-1], made.graph.output
+    made.pending[at] = [g]
+    for k, (node, backward) in enumerate(order):
+        slot = node.outputs[0]
+        parts = made.pending.pop(slot, None)
+        if parts is None:
+            continue  # nobody reads it
+        g = parts[0] if len(parts) == 1 else _resolved(made, node, parts)
+        if at != slot:
+            t.bounds.append(instruction(node, f"b.reach = r[{made.reaches[slot]}]", fails=False))
+        following = order[k + 1][0].outputs[0] if k + 1 < len(order) else None
+        at = -1
+        for source, dx in zip(slots_of(node), backward(g), strict=True):
+            if dx is None:
+                continue
+            made.pending.setdefault(source, []).append(dx)
+            if source == following and len(made.readers[source]) == 1:
+                at = source
+            else:
+                _keep_reach(made, node, source)
+
+
+def _keep_reach(made: TapeWriter, node: TrainingNode, slot: int) -> None:
+    """The bound of a gradient, for its sum with others, or for later."""
+    text = "b.reach"
+    if slot in made.reaches:
+        held = f"r[{made.reaches[slot]}]"
+        text = f"({held} > b.reach ? {held} : b.reach) + 1"
+    own = made.reaches.setdefault(slot, len(made.reaches))
+    made.tape.bounds.append(instruction(node, f"r[{own}] = {text}", fails=False))
+    made.tape.reaches = len(made.reaches)
+
+
+def _resolved(made: TapeWriter, node: TrainingNode, parts: list[Array]) -> Array:
+    """The sum of the gradients of a value, in the place of one of 32 bits if there is one."""
+    t = made.tape
+    wide = next((g for g in parts if g.width == 32 and not made.is_shared(g)), None)
+    out = t.array(parts[0].shape, 32) if wide is None else t.over(wide)
+    given = ", ".join(gradient(g, i) for i, g in enumerate(parts))
+    call = f"samebits_train_resolve((samebits_gradient[]){{{{{given}}}}}, {len(parts)}, "
+    call += f"count * {out.sample}, {codes(out, len(parts))}, &{exponent(out)})"
+    t.backward.append(instruction(node, call, *parts, out, fails=False))
+    return out
 
 
 def _quantize(made: TapeWriter, first: TrainingNode, shape: tuple[int, ...]) -> None:

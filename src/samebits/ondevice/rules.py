@@ -3,7 +3,8 @@
 A rule emits the forward instructions of a node and, where a gradient is wanted, notes a function
 that emits the backward ones; those are called in reverse order. `count` in the C is the number of
 samples, `o` the optimizer, `b` the bounds, `e` the exponents of all arrays, `p` the parameters of
-the state and `s` its statistics, `FROZEN` and `STANDING` those that no step changes, `m` the arena.
+the state and `s` its statistics, `FROZEN` and `STANDING` those that no step changes, `r` bounds
+that wait, `m` the arena.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
-from samebits.ondevice.writer import ALIASES, TapeWriter, instruction, unsupported, wants
+from samebits.ondevice.writer import (
+    ALIASES,
+    TapeWriter,
+    instruction,
+    slots_of,
+    unsupported,
+    wants,
+)
 from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
@@ -44,16 +52,14 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
     """Linear and Conv2d: 8 bits, or the logits, whose 32 bits the gradient replaces."""
     *_, shape, peaks = node.arguments
     assert isinstance(shape, ConvShape)
-    if shape.groups != 1 or shape.dilation != (1, 1) or peaks is not None:
-        raise unsupported(node, "groups, dilation or shifts of channels")
+    if shape.dilation != (1, 1) or peaks is not None:
+        raise unsupported(node, "dilation or shifts of channels")
     t, x = made.tape, _given(made, node)
     image = len(x.shape) == 4
     out = (t.batch, *((shape.oh, shape.ow) if image else ()), shape.co)
     sides = [shape.h, shape.w, shape.ci, shape.oh, shape.ow] if image else [1, 1, shape.ci, 1, 1]
-    geometry = record_of(
-        "conv",
-        ["count", *sides, shape.co, shape.kh, shape.kw, *shape.stride, *shape.padding],
-    )
+    window = [shape.kh, shape.kw, *shape.stride, *shape.padding, shape.groups]
+    geometry = record_of("conv", ["count", *sides, shape.co, *window])
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
     if node.outputs[0] == made.graph.output:
@@ -237,6 +243,24 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     made.going_back(node, backward)
 
 
+def _add(made: TapeWriter, node: TrainingNode) -> None:
+    """The sum of two values, in the place of one that nobody reads after it."""
+    t, terms = made.tape, [made.arrays[slot] for slot in slots_of(node)]
+    if len(terms) != 2 or terms[0].shape != terms[1].shape:
+        raise unsupported(node, "a sum with a constant, or of two shapes,")
+    a, b = terms
+    own = (made.arrays[slot] for slot in slots_of(node) if made.is_alone(slot))
+    given = next(own, None)
+    y = t.array(a.shape, 8) if given is None else t.over(given)
+    clamp, masks = clamped(made, node, y, 3)
+    call = f"samebits_train_add(count * {a.sample}, {codes(a, 0)}, {exponent(a)}, {codes(b, 1)}, "
+    call += f"{exponent(b)}, {codes(y, 2)}, &{exponent(y)}, {clamp})"
+    t.forward.append(instruction(node, call, a, b, y, *masks))
+    t.run.append(t.forward[-1])
+    made.arrays[node.outputs[0]] = y
+    made.going_back(node, lambda g: tuple(g if wants(node, i) else None for i in (0, 1)))
+
+
 def _copy(calls: list[StepCall], node: TrainingNode, given: Array, to: Array) -> None:
     """Codes and exponent of an array in another."""
     size = f"(size_t)(count * {given.sample * given.width // 8})"
@@ -387,6 +411,7 @@ def _is_short(made: TapeWriter, node: TrainingNode) -> bool:
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Products": _products,
     "BatchNorm": _norm,
+    "Add": _add,
     "Relu": _relu,
     "MaxPool": _max_pool,
     "AveragePool": _average,

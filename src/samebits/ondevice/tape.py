@@ -96,6 +96,7 @@ class StepTape:
     least:    the fewest samples of a batch
     parameters, statistics: of the state, which steps change
     frozen, standing:       those that no step changes
+    exponents, reaches:     how many arrays have one, and how many bounds wait for others
     """
 
     batch: int
@@ -114,6 +115,7 @@ class StepTape:
     frozen: list[StoredParameter] = field(default_factory=list)
     standing: list[StoredStatistics] = field(default_factory=list)
     exponents: int = 0
+    reaches: int = 0
 
     def room(self, size: int, optional: bool = False) -> Room:
         """New bytes, whose life instructions will tell."""
@@ -127,10 +129,10 @@ class StepTape:
         self.exponents += 1
         return Array(room, self.exponents - 1, width, shape)
 
-    def over(self, array: Array, width: int) -> Array:
+    def over(self, array: Array, width: int | None = None) -> Array:
         """A new tensor of at most its width in the place of one that nobody reads any more."""
         self.exponents += 1
-        return replace(array, exponent=self.exponents - 1, width=width)
+        return replace(array, exponent=self.exponents - 1, width=width or array.width)
 
     @property
     def training(self) -> list[StepCall]:

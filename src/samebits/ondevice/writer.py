@@ -27,8 +27,8 @@ ALIASES = ("Narrow", "Short", "Reshape", "Relu")
 """Operations whose output may be the array of their input."""
 
 HAS = (
-    "Linear, Conv2d without groups, BatchNorm2d, ReLU, ReLU6, MaxPool2d, AdaptiveAvgPool2d(1), "
-    "Dropout and Flatten"
+    "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
+    "AdaptiveAvgPool2d(1), Dropout and Flatten"
 )
 
 
@@ -36,7 +36,7 @@ def unsupported(node: TrainingNode, what: str) -> UnsupportedError:
     """The error for a node that C cannot train yet."""
     return UnsupportedError(
         f"{node.where or 'the model'}: training in C has no instruction for {what} yet, it has "
-        f"those of chains of {HAS}; train this network with samebits train"
+        f"those of {HAS}; train this network with samebits train"
     )
 
 
@@ -48,6 +48,7 @@ class TapeWriter:
     makers:   the node that gives each value; readers: those that read it
     backward: of the nodes so far
     pending:  gradients on their way back, by the value that they are of; each may be of several
+    reaches:  numbers of the bounds of gradients that wait, by value
     masks:    of ReLU nodes through which gradients pass, by identity; clamped: those that took sums
     sites:    of dropouts so far
     names:    of parameters and buffers, by identity, and numbers of parameters
@@ -61,6 +62,7 @@ class TapeWriter:
     readers: dict[int, list[TrainingNode]] = field(default_factory=dict)
     backward: list[tuple[TrainingNode, Backward]] = field(default_factory=list)
     pending: dict[int, list[Array]] = field(default_factory=dict)
+    reaches: dict[int, int] = field(default_factory=dict)
     masks: dict[int, Room] = field(default_factory=dict)
     clamped: set[int] = field(default_factory=set)
     sites: set[int] = field(default_factory=set)

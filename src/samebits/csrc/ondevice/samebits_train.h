@@ -107,9 +107,9 @@ typedef struct {
     samebits_coefficient rate;
 } samebits_rate;
 
-/* A convolution; a linear layer is one of images [1, 1, c]. */
+/* A convolution, of groups of channels; a linear layer is one of images [1, 1, c]. */
 typedef struct {
-    int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x;
+    int32_t n, h, w, c, oh, ow, o, kh, kw, stride_y, stride_x, pad_y, pad_x, groups;
 } samebits_conv;
 
 /* Windows of kh by kw that do not overlap, and lie in the image. */
@@ -193,6 +193,9 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
                              int8_t *y, uint8_t *where);
 int samebits_train_average(const samebits_pool *s, const int8_t *x, int32_t e, int32_t *sums,
                            int8_t *y, int32_t *e_y);
+/* y may lie where a or b does. */
+int samebits_train_add(int32_t n, const int8_t *a, int32_t e_a, const int8_t *b, int32_t e_b,
+                       int8_t *y, int32_t *e_y, int32_t clamp, uint8_t *mask);
 int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y);
 
@@ -203,6 +206,9 @@ void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_
 
 /* --- backward -------------------------------------------------------------------------------- */
 
+/* The gradient of a value with several uses, of their gradients, where one of which out may lie. */
+void samebits_train_resolve(const samebits_gradient *parts, int32_t count, int32_t n, int32_t *out,
+                            int32_t *e_out);
 int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out);
 int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
                                   const samebits_parameter *w, int16_t *dx, int32_t *e_dx);

@@ -65,6 +65,13 @@ SAMEBITS_INLINE int32_t gradient_at(const samebits_gradient *g, int32_t i) {
     return g->width == 16 ? ((const int16_t *)g->codes)[i] : ((const int32_t *)g->codes)[i];
 }
 
+/* Of a convolution: inputs and outputs of a group, and the weights of an output. */
+SAMEBITS_INLINE int32_t inputs_of(const samebits_conv *s) { return s->c / s->groups; }
+SAMEBITS_INLINE int32_t outputs_of(const samebits_conv *s) { return s->o / s->groups; }
+SAMEBITS_INLINE int32_t weights_of(const samebits_conv *s) {
+    return s->kh * s->kw * inputs_of(s);
+}
+
 /* Element i of a mask, of elements in order: the first of a byte clears it. */
 SAMEBITS_INLINE void mask_put(uint8_t *mask, int32_t i, int32_t passes) {
     const uint8_t bit = (uint8_t)(passes << (i & 7));

@@ -179,7 +179,7 @@ void samebits_train_bound_bias(samebits_bounds *b, const samebits_conv *s,
 
 void samebits_train_bound_input(samebits_bounds *b, const samebits_conv *s,
                                 const samebits_parameter *w) {
-    bound_reach(b, w->s->e_w + 7 + above((int64_t)s->kh * s->kw * s->o));
+    bound_reach(b, w->s->e_w + 7 + above((int64_t)s->kh * s->kw * outputs_of(s)));
 }
 
 /* |dz| <= |a| * |g| * (2 + sqrt(n)): the mean of g, and that of g * xhat times xhat <= sqrt(n). */

@@ -98,18 +98,20 @@ WEIGHT_SUMS(weight_sums16, four_sums16, one_sum16, int16_t)
 /* The sums of one output, by element: their largest magnitude, or with d what it does with them. */
 static int64_t output_sums(const samebits_conv *s, const samebits_gradient *g, const int8_t *x,
                            int32_t o, samebits_update *d) {
-    int32_t i = o * s->kh * s->kw * s->c, ky, kx, c, l;
+    const int32_t inputs = inputs_of(s), first = o / outputs_of(s) * inputs;
+    int32_t i = o * weights_of(s), ky, kx, c, l;
     int64_t top = 0, sum[LANES];
     int32_t own[LANES];
     for (ky = 0; ky < s->kh; ky++)
         for (kx = 0; kx < s->kw; kx++) {
             const Walk v = walk_of(s, ky, kx);
-            for (c = 0; c < s->c; c += LANES) {
-                const int32_t lanes = SAMEBITS_MIN(LANES, s->c - c);
+            for (c = 0; c < inputs; c += LANES) {
+                const int32_t lanes = SAMEBITS_MIN(LANES, inputs - c);
+                const int8_t *from = x + v.x + first + c;
                 if (g->width == 16)
-                    weight_sums16(&v, (const int16_t *)g->codes + v.g + o, x + v.x + c, lanes, sum);
+                    weight_sums16(&v, (const int16_t *)g->codes + v.g + o, from, lanes, sum);
                 else
-                    weight_sums32(&v, (const int32_t *)g->codes + v.g + o, x + v.x + c, lanes, sum);
+                    weight_sums32(&v, (const int32_t *)g->codes + v.g + o, from, lanes, sum);
                 if (d) {
                     for (l = 0; l < lanes; l++) own[l] = gradient_of(d, sum[l]);
                     d->rule->elements(d, i, own, lanes);
