@@ -65,15 +65,19 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
     if node.outputs[0] == made.graph.output:
         y = t.array(out, 32)
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
-        t.forward.append(instruction(node, call, x, y))
+        forward = [instruction(node, call, x, y)]
+        made.arrays[node.outputs[0]] = y
     else:
-        y = t.array(out, 16 if _is_short(made, node) else 8)
-        sums = t.room(4 * math.prod(out), optional=True)
-        clamp, rooms = clamped(made, node, y, 3)
-        call = f"samebits_train_products({head}, {{2}}, m + {{1}}, {y.width}, &{exponent(y)}, "
-        t.forward.append(instruction(node, f"{call}{clamp})", x, y, sums, *rooms))
-    t.run.append(t.forward[-1])
-    made.arrays[node.outputs[0]] = y
+        clamp, rooms, forward = "SAMEBITS_TRAIN_PLAIN, NULL", list[Room](), []
+        for width in _widths(made, node):  # where two are read, the products are computed again
+            y, sums = t.array(out, width), t.room(4 * math.prod(out), optional=True)
+            if width == 8:
+                clamp, rooms = clamped(made, node, y, 3)
+            call = f"samebits_train_products({head}, {{2}}, m + {{1}}, {width}, &{exponent(y)}, "
+            forward.append(instruction(node, f"{call}{clamp})", x, y, sums, *rooms))
+            (made.arrays if width == 8 else made.shorts)[node.outputs[0]] = y
+    t.forward += forward
+    t.run += forward
 
     def bound(name: str, text: str) -> None:
         call = f"samebits_train_bound_{name}(&b, {geometry}, {text})"
@@ -369,14 +373,15 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
 
 def _reshape(made: TapeWriter, node: TrainingNode) -> None:
     """Flatten: the same codes, where channels first and channels last are one order."""
-    x = _given(made, node)
-    sides = tuple(node.arguments[1])
+    (slot,) = slots_of(node)
+    both = [held for held in (made.arrays, made.shorts) if slot in held]
+    x, sides = both[0][slot], tuple(node.arguments[1])
     found = (x.shape[0], x.sample)
     one_order = len(x.shape) == 2 or x.shape[-1] in (1, x.sample)
     if len(sides) != 2 or sides[1] not in (-1, x.sample) or not one_order:
         raise unsupported(node, "a reshape that moves channels and places")
-    made.arrays[node.outputs[0]] = replace(x, shape=found)
-
+    for held in both:
+        held[node.outputs[0]] = replace(held[slot], shape=found)
     made.going_back(node, lambda g: (replace(g, shape=x.shape),))
 
 
@@ -388,9 +393,10 @@ def _same(made: TapeWriter, node: TrainingNode) -> None:
 
 def _short(made: TapeWriter, node: TrainingNode) -> None:
     """The use of sums as 16 bits, which products have rounded already."""
-    x = made.arrays[node.outputs[0]] = _given(made, node)
-    if x.width != 16:
+    (slot,) = slots_of(node)
+    if slot not in made.shorts:
         raise unsupported(node, "a batch norm of other sums than those of a product")
+    made.arrays[node.outputs[0]] = made.shorts[slot]
     made.going_back(node, lambda g: (g,))
 
 
@@ -400,12 +406,10 @@ def _is_kept(made: TapeWriter, node: TrainingNode) -> bool:
     return any(r.wanted or (r.operation.name in ALIASES and _is_kept(made, r)) for r in readers)
 
 
-def _is_short(made: TapeWriter, node: TrainingNode) -> bool:
-    """Whether batch norms take the exact sums of a node, moved or not."""
-    found = [reader.operation.name == "Short" for reader in _takers(made, node.outputs[0])]
-    if any(found) and not all(found):
-        raise unsupported(node, "sums that a batch norm and another layer take")
-    return any(found)
+def _widths(made: TapeWriter, node: TrainingNode) -> list[int]:
+    """The widths at which the exact sums of a node are taken, moved or not."""
+    takers = _takers(made, node.outputs[0])
+    return sorted({16 if taker.operation.name == "Short" else 8 for taker in takers}, reverse=True)
 
 
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {

@@ -46,6 +46,7 @@ class TapeWriter:
 
     arrays:   of the graph's values, by number
     makers:   the node that gives each value; readers: those that read it
+    shorts:   of values whose sums batch norms take, in 16 bits
     backward: of the nodes so far
     pending:  gradients on their way back, by the value that they are of; each may be of several
     reaches:  numbers of the bounds of gradients that wait, by value
@@ -61,6 +62,7 @@ class TapeWriter:
     makers: dict[int, TrainingNode] = field(default_factory=dict)
     readers: dict[int, list[TrainingNode]] = field(default_factory=dict)
     backward: list[tuple[TrainingNode, Backward]] = field(default_factory=list)
+    shorts: dict[int, Array] = field(default_factory=dict)
     pending: dict[int, list[Array]] = field(default_factory=dict)
     reaches: dict[int, int] = field(default_factory=dict)
     masks: dict[int, Room] = field(default_factory=dict)
