@@ -49,9 +49,6 @@ class Shared(nn.Module):
         return y
 
 
-Shared.__module__ = "samebits.tests"  # so that recording takes its code for known
-
-
 def network(name: str) -> nn.Module:
     """The digits mlp and cnn, and chains of all that C has instructions for."""
     if name == "shared":

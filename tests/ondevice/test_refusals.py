@@ -132,9 +132,6 @@ class Forked(nn.Module):
         return self.out(self.relu(y) + y)
 
 
-Forked.__module__ = "samebits.tests"  # so that recording takes its code for known
-
-
 def test_sums_of_two_roundings_are_named():
     options = config()
     with pytest.raises(UnsupportedError, match=r"'first' .*sums that a ReLU and another layer"):

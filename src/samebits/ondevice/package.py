@@ -164,12 +164,15 @@ def _check_options(config: TrainConfig) -> None:
 
 
 def _graph(engine: Engine, shape: tuple[int, ...]) -> TrainingGraph:
-    """The graph of an engine's steps for inputs of a shape; the model stays as it is."""
+    """The graph of an engine's steps for inputs of a shape; the model stays as it is.
+
+    Forward code of others is taken to ask for the same operations in every step, as C does.
+    """
     model, training = engine.model, engine.model.training
     engine.set_training()
     try:
         ramp = torch.arange(math.prod(shape), dtype=torch.float32) % 17 / 16 - 0.5
-        return record(model, model_input(model, ramp.reshape(shape)))
+        return record(model, model_input(model, ramp.reshape(shape)), trusted=True)
     finally:
         model.train(training)
 
