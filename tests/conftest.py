@@ -26,6 +26,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of processes that tests start: do not spin
 torch.set_num_threads(1)  # tests run side by side; those about threads set their own number
 
+# What tests write need not outlive a loss of power; tests/faults.py checks in a process of its own
+# what the library syncs.
+os.fsync = lambda _: None
+
 # Once, not for every namespace of operators whenever a module is imported.
 export_parts._materialize_cpp_cia_ops = functools.cache(export_parts._materialize_cpp_cia_ops)
 
