@@ -65,8 +65,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own remarks on
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """What ran before must not be freed while something is recorded. (To collect it first takes a
-    quarter of a second, more than most recordings.)"""
+    """Pause the garbage collector: what ran before must not be freed while something is recorded.
+
+    To collect it first takes a quarter of a second, more than most recordings.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
