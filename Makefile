@@ -27,6 +27,9 @@ OTHERS := clang:clang clang:libclang-rt-dev valgrind:valgrind qemu-s390x:qemu-us
 	riscv64-linux-gnu-gcc:gcc-riscv64-linux-gnu riscv64-linux-gnu-gcc:libc6-dev-riscv64-cross
 BROWSER := chromium:chromium
 
+# Tests start many processes, each of which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
 	lock sbom audit clean
 .DELETE_ON_ERROR:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+# Before numpy is imported: its BLAS waits busily, and tests run side by side.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import functools
 import gc
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +17,7 @@ import pytest
 import torch
 import typer.main
 from hypothesis import HealthCheck, settings
+from torch._export import utils as export_parts
 
 ROOT = Path(__file__).resolve().parents[1]
 # Tests import what they share (`compare`) by name; importlib mode adds no folder to the path.
@@ -20,6 +25,13 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of processes that tests start: do not spin
 torch.set_num_threads(1)  # tests run side by side; those about threads set their own number
+
+# What tests write need not outlive a loss of power; tests/faults.py checks in a process of its own
+# what the library syncs.
+os.fsync = lambda _: None
+
+# Once, not for every namespace of operators whenever a module is imported.
+export_parts._materialize_cpp_cia_ops = functools.cache(export_parts._materialize_cpp_cia_ops)
 
 # The command line is made from the functions of its commands once, not anew in every call.
 typer.main.get_command = functools.cache(typer.main.get_command)

@@ -26,7 +26,7 @@ LIFETIMES = st.lists(
 def check(buffers: list[ArenaBuffer]) -> int:
     found = plan(buffers)
     for (i, a), (j, b) in itertools.combinations(enumerate(buffers), 2):
-        if a.meets(b):
+        if a.first <= b.last and b.first <= a.last:
             first, second = found.offsets[i], found.offsets[j]
             assert first + a.size <= second or second + b.size <= first
     assert all(offset % 8 == 0 for offset in found.offsets)

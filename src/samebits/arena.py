@@ -21,6 +21,7 @@ Deterministic: ties are broken by the buffers' order, so the same graph gives th
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,10 +36,6 @@ class ArenaBuffer:
     size: int
     first: int
     last: int
-
-    def meets(self, other: ArenaBuffer) -> bool:
-        """Whether both are live at a common entry."""
-        return self.first <= other.last and other.first <= self.last
 
 
 @dataclass(frozen=True)
@@ -94,33 +91,38 @@ def _orders(buffers: Sequence[ArenaBuffer]) -> list[list[int]]:
     return [sorted(indices, key=key) for key in keys]
 
 
-def _gaps(
-    buffers: Sequence[ArenaBuffer], offsets: Sequence[int], index: int
-) -> list[tuple[int, int]]:
-    """[start, end) of the placed buffers that live together with `index`, by start; offset -1: not
-    placed."""
-    wanted = buffers[index]
-    return sorted(
-        (o, o + b.size)
-        for o, b in zip(offsets, buffers, strict=True)
-        if o >= 0 and b.size and b.meets(wanted)
-    )
+# A placed buffer: start and end of its bytes, its first and its last entry.
+_Placed = tuple[int, int, int, int]
 
 
-def _fits(taken: list[tuple[int, int]], size: int) -> list[int]:
-    """Where `size` bytes fit: the lowest address of every gap, the end included."""
+def _fits(placed: list[_Placed], wanted: ArenaBuffer) -> list[int]:
+    """Where a buffer fits: the lowest address of every gap, the end included.
+
+    placed: by start. This is the inner loop of all plans.
+    """
+    size, first, last = wanted.size, wanted.first, wanted.last
     found, end = [], 0
-    for start, stop in taken:
-        if start - end >= size:
-            found.append(end)
-        end = max(end, stop)
+    for start, stop, begins, ends in placed:
+        if begins <= last and first <= ends:  # they live together
+            if start - end >= size:
+                found.append(end)
+            if stop > end:
+                end = stop
     return [*found, end]
+
+
+def _at(buffer: ArenaBuffer, offset: int) -> _Placed:
+    return (offset, offset + buffer.size, buffer.first, buffer.last)
 
 
 def _greedy(buffers: Sequence[ArenaBuffer], order: Sequence[int]) -> list[int]:
     offsets = [-1] * len(buffers)
+    placed: list[_Placed] = []
     for index in order:
-        offsets[index] = _fits(_gaps(buffers, offsets, index), buffers[index].size)[0]
+        buffer = buffers[index]
+        offsets[index] = _fits(placed, buffer)[0]
+        if buffer.size:
+            insort(placed, _at(buffer, offsets[index]))
     return offsets
 
 
@@ -134,6 +136,7 @@ def _search(buffers: Sequence[ArenaBuffer], start: list[int], bound: int) -> lis
     best, peak = list(start), _peak_of(buffers)(start)
     order = _orders(buffers)[0]
     offsets = [-1] * len(buffers)
+    placed: list[_Placed] = []
     left = SEARCH_NODES
 
     def place(depth: int) -> bool:
@@ -144,20 +147,25 @@ def _search(buffers: Sequence[ArenaBuffer], start: list[int], bound: int) -> lis
             return peak == bound
         tried: set[tuple[int, int, int]] = set()
         for index in order:
-            shape = (buffers[index].size, buffers[index].first, buffers[index].last)
+            buffer = buffers[index]
+            shape = (buffer.size, buffer.first, buffer.last)
             if offsets[index] >= 0 or shape in tried:
                 continue
             tried.add(shape)
-            for offset in _fits(_gaps(buffers, offsets, index), buffers[index].size):
+            for offset in _fits(placed, buffer):
                 left -= 1
                 if left < 0:
                     return True
-                if offset + buffers[index].size >= peak:
+                if offset + buffer.size >= peak:
                     break
                 offsets[index] = offset
+                if buffer.size:
+                    insort(placed, _at(buffer, offset))
                 if place(depth + 1):
                     return True
                 offsets[index] = -1
+                if buffer.size:
+                    placed.remove(_at(buffer, offset))
         return False
 
     place(0)

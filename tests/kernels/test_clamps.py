@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+import drawn
 from kernel_arrays import assert_same, codes, flat, layouts, same_codes
 from samebits.errors import RangeError
 from samebits.kernels.clamps import packed
@@ -17,6 +18,14 @@ from samebits.spec.training.layers import ExactSums, clamped
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (3, 1, 5, 1), (2, 33, 3, 2), (5, 7), (1, 4)]
 SIZES = [*((shape, 1) for shape in SHAPES), ((3, 60, 10, 10), 2)]  # with the number of threads
 CLIPS = [(0, 0), (-4, 6), (-5, 6), (3, 6), (-7, 1), (-6, 2), (-60, 6), (-20, 6)]
+
+
+@drawn.defined
+def clamped_sums(numbers, shape, exponent, bits, clip):
+    """(codes, exponent) of the sums behind the clamp, and which of them pass."""
+    sums, passing = ExactSums(numbers, shape, exponent, bits).clamped(clip)
+    narrow = sums.narrow()
+    return (narrow.codes, narrow.exponent), passing.codes
 
 
 def shown(k, mask, shape):
@@ -52,23 +61,21 @@ def test_clamped_sums(k, shape, limit, threads):
     for kind, (exponent, clip), bits in itertools.product(
         (torch.int32, torch.int64), ((-9, 0), (-9, 6), (-40, 6), (3, 6), (-140, 0), (60, 0)), (8, 5)
     ):
-        sums, passing = ExactSums(flat(v), tuple(shape), exponent, bits).clamped(clip)
-        wanted = sums.narrow()
+        wanted, passing = clamped_sums(flat(v), tuple(shape), exponent, bits, clip)
         for u in layouts(v.to(kind)):
             part, mask = k.clamped(u, exponent, clip, bits)
             assert part[0].dtype == torch.int8
-            same_codes(part, (wanted.codes, wanted.exponent), flat(v), exponent)
-            assert shown(k, mask, v.shape) == passing.codes
+            same_codes(part, wanted, flat(v), exponent)
+            assert shown(k, mask, v.shape) == passing
 
 
 def test_sums_beyond_32_bits(k):
     v = torch.tensor([1 << 45, -(1 << 47), 3, (1 << 45) - 1, 0])
     for exponent, clip in ((-44, 0), (-44, 6), (-43, 2)):
-        sums, passing = ExactSums(v.tolist(), (5,), exponent, 8).clamped(clip)
-        wanted = sums.narrow()
+        wanted, passing = clamped_sums(v.tolist(), (5,), exponent, 8, clip)
         part, mask = k.clamped(v, exponent, clip, 8)
-        same_codes(part, (wanted.codes, wanted.exponent), v.tolist())
-        assert shown(k, mask, v.shape) == passing.codes
+        same_codes(part, wanted, v.tolist())
+        assert shown(k, mask, v.shape) == passing
 
 
 def test_nothing_above_zero(k):

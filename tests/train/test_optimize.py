@@ -63,14 +63,18 @@ def gradient(shape: tuple[int, ...], rng: random.Random, reach: int) -> BFPValue
     return BFPValue.of_parts(tuple(parts), tuple(bounds))
 
 
+def held(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    """The bits of a tensor, in the order of its axes."""
+    return tensor.dtype, tensor.shape, tensor.numpy().tobytes()
+
+
 def whole(parameters, optimizer) -> list:
     """All that a step may change, as comparable values."""
     found = []
     for p in parameters:
         state = optimizer.state.get(p) or {}
-        own = {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
-        exponent = p.exponent_cell.tolist()
-        found.append((p.codes.tolist(), p.delayed.tolist(), exponent, own))
+        own = {k: held(v) if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+        found.append((held(p.codes), held(p.delayed), held(p.exponent_cell), own))
     return found
 
 

@@ -203,7 +203,11 @@ def engines(shards=1, settings=SETTINGS, name="cnn"):
 def state(engine):
     """All that a checkpoint holds of an engine."""
     moments = engine.optimizer.state_dict()["state"].values()
-    stored = [v.tolist() if isinstance(v, torch.Tensor) else v for s in moments for v in s.values()]
+    stored = [
+        (v.dtype, v.shape, v.numpy().tobytes()) if isinstance(v, torch.Tensor) else v
+        for s in moments
+        for v in s.values()
+    ]
     return parameter_sha256(engine.model.state_dict()), stored
 
 

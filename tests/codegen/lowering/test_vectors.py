@@ -297,7 +297,7 @@ QUICK = {  # every family on the best of this machine, a few on every set
 
 
 def cases(sets: Iterable[str]) -> list[Any]:
-    """The quick ones compiled at -O1, which takes a third of the time; then all as they ship."""
+    """The quick ones at -O1, which compiles in a third of the time; then all as they ship."""
     return [
         *(("-O1", name, family) for name in sets for family in FAMILIES if family in QUICK[name]),
         *(

@@ -122,8 +122,16 @@ def test_modules_across_lanes(name, tmp_path):
     assert_same(translated.view(np.uint16), found.view(np.uint16), range(found.size))
 
 
-@pytest.mark.parametrize("mantissa", [2, 5, 11])
-@pytest.mark.parametrize("requantize", [False, True])
+@pytest.mark.parametrize(
+    ("mantissa", "requantize"),
+    [
+        (2, True),
+        (5, False),
+        (11, True),
+        *(pytest.param(*mode, marks=pytest.mark.slow) for mode in ((2, False), (5, True))),
+        pytest.param(11, False, marks=pytest.mark.slow),
+    ],
+)
 def test_attention_in_number_modes(mantissa, requantize, tmp_path):
     torch.manual_seed(1)
     module = torch.nn.Sequential(Attention(24, 2, causal=True), torch.nn.Softmax(-1)).eval()

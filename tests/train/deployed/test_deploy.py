@@ -141,8 +141,14 @@ def test_adaptive_average_is_exact(site, size):
 
 
 @pytest.mark.parametrize("site", [-60, -8, -3, 0, 2, 60])
-@pytest.mark.parametrize("corners", [False, True])
-@pytest.mark.parametrize("size", [(7, 2), (2048, 3)])
+@pytest.mark.parametrize(
+    ("size", "corners"),
+    [
+        *(((7, 2), corners) for corners in (False, True)),
+        ((2048, 3), False),
+        pytest.param((2048, 3), True, marks=pytest.mark.slow),
+    ],
+)
 def test_linear_upsampling_is_exact(site, size, corners):
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(-128, 128, (3, 1, 3, 4), generator=generator, dtype=torch.int8)

@@ -63,9 +63,11 @@ def rounded_factors(
             f"found {float(epsilon):.3g} of it; quantize the input with a larger scale"
         )
     factors, terms = ([v / scale for v in values] for values in (gamma, beta))
+    ends = [max(map(abs, values)) for values in (factors, terms)]  # rounding keeps their order
     for shift in range(LARGEST_SHIFT, 0, -1):
-        m, b = _rounded(factors, shift - FRACTION_BITS), _rounded(terms, shift)
-        if max(map(abs, m)) <= LARGEST_FACTOR and max(map(abs, b)) < LARGEST_TERM >> 1:
+        m, b = (_rounded([ends[0]], shift - FRACTION_BITS), _rounded([ends[1]], shift))
+        if m[0] <= LARGEST_FACTOR and b[0] < LARGEST_TERM >> 1:
+            m, b = _rounded(factors, shift - FRACTION_BITS), _rounded(terms, shift)
             return np.array(m, np.int32), np.array(b, np.int64), shift, whole
     raise UnsupportedError(
         f"expected gamma and beta below 2**47 and 2**59 of the output's scale {float(scale):.3g}, "
