@@ -194,8 +194,8 @@ def test_two_tensors(op, activation, seed):
 
 
 def test_sums_that_one_rounding_computes():
-    """A whole sum in one node where all pairs of codes prove it; else a table of what rounding moves
-    the operand of the smaller scale by."""
+    """A whole sum in one node where all pairs of codes prove it; else a table of what rounding
+    moves the operand of the smaller scale by."""
     ops = set()
     for seed in range(12):
         net = Net(seed)

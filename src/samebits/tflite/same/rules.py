@@ -217,13 +217,13 @@ def _add(node: SameNode) -> str:
     for index, rounding in enumerate((first, second)):
         shifted = (_CODES - scales[index].zero_points[0]) << LEFT
         entries = np.array([rounding.code(int(v)) for v in shifted], np.int64)
-        by = sign if index else 1
+        own = sign if index else 1
         factor, offset, rest = _line(entries)
-        made[index], constant = by * factor, constant + by * offset
+        made[index], constant = own * factor, constant + own * offset
         if rest.any():
             table = node.builder.constant(f"{node.hint}.table", rest.astype(np.int8))
             sources.append(node.emit("table", [names[index], table]))
-            made.append(by)
+            made.append(own)
     total = node.emit("add", sources, factors=tuple(made), offset=constant, dtype="int64")
     return node.requantized(total, last)
 
