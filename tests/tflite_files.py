@@ -103,8 +103,9 @@ class Net:
         return listed[0]
 
     def file(self, *outputs: int) -> File:
-        graph = (self.tensors, self.operators, self.inputs, outputs)
-        return File((Subgraph(*map(tuple, graph), "main"),), "made by a test")
+        tensors, operators = tuple(self.tensors), tuple(self.operators)
+        graph = Subgraph(tensors, operators, tuple(self.inputs), outputs, "main")
+        return File((graph,), "made by a test")
 
     def bytes(self, *outputs: int) -> bytes:
         return to_bytes(self.file(*outputs))
@@ -145,11 +146,8 @@ class Net:
         n, h, w, c = self.tensors[x].shape
         stride = more.pop("stride", size[0])
         y = self.activation((n, *_windows((h, w), size, stride, padding), c), like=x)
-        return self.add(
-            *(op, [x], y),
-            **_window(stride, padding),
-            **{"filter_h": size[0], "filter_w": size[1], **more},
-        )
+        filters = {"filter_h": size[0], "filter_w": size[1]}
+        return self.add(op, [x], y, **{**_window(stride, padding), **filters, **more})
 
     def dense(self, x: int, count: int, axis: int | None = None, **more: Any) -> int:
         shape = self.tensors[x].shape

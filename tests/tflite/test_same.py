@@ -194,7 +194,8 @@ def test_two_tensors(op, activation, seed):
 
 
 def test_sums_that_one_rounding_computes():
-    """A whole sum in one node where all pairs of codes prove it; else tables of both operands."""
+    """A whole sum in one node where all pairs of codes prove it; else a table of what rounding
+    moves the operand of the smaller scale by."""
     ops = set()
     for seed in range(12):
         net = Net(seed)
@@ -202,7 +203,7 @@ def test_sums_that_one_rounding_computes():
         y = net.add("ADD", [a, b], net.activation((2, 3)))
         graph = imported(net, y)
         ops.add(tuple(node.op for node in graph.nodes))
-    assert ops == {("add", "requantize"), (*("table",) * 4, "add", "requantize")}
+    assert ops == {("add", "requantize"), ("table", "add", "requantize")}
 
 
 @pytest.mark.parametrize("op", ["AVERAGE_POOL_2D", "MAX_POOL_2D"])

@@ -25,7 +25,7 @@ typedef struct {
     __m512i factor, odd, half, shift; /* odd: the factors of odd lanes */
     __m512i below, tie;               /* a tie: acc & below == tie */
     __m512i even_more, odd_more;      /* doubled: added to products of even and of odd lanes */
-    int32_t ties, doubled, away;      /* away: sums are doubled, and 1 is taken from negative ones */
+    int32_t ties, doubled, away;      /* away: sums are doubled, negative words less 1 */
 } samebits_scale;
 
 typedef struct {

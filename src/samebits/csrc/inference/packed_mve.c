@@ -56,7 +56,7 @@ typedef struct {
     "vldmia r1, {d8-d11}\n\t"                                                                      \
     "ldm r9, {r4-r11, pc}\n\t"
 
-/* Sums of four channels, of one or of two pixels, by the multipliers in q2; r11 or r7: `shift`. */
+/* Sums of four channels, of one or two pixels, by the multipliers in q2; r11, r7: `shift`. */
 #define SAMEBITS_MVE_HIGH                                                                          \
     "vqdmulh.s32 q0, q0, q2\n\t"                                                                   \
     "vrshl.s32 q0, r11\n\t"
@@ -68,7 +68,7 @@ typedef struct {
 #define SAMEBITS_MVE_DOUBLED                                                                       \
     "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \
     "vldrw.32 q2, [r5], #16\n\t"                                                                   \
-    "vqdmlah.s32 q0, q0, r11\n\t"                                                                   \
+    "vqdmlah.s32 q0, q0, r11\n\t"                                                                  \
     "vrshl.s32 q0, q0, q2\n\t"
 #define SAMEBITS_MVE_DOUBLED_TWO                                                                   \
     "vqrdmulh.s32 q0, q0, q2\n\t"                                                                  \

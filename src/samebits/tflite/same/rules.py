@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from math import prod
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.integer.pointwise import doubled as rounded
 from samebits.ir.integer.windows import window_counts
-from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding
+from samebits.spec.rounding import Away, Doubled, Rounding
 from samebits.tflite.file import Array, Scaling
 from samebits.tflite.same.multiplier import doubled, ends, split
 from samebits.tflite.same.node import CODES, SameNode, same_op, scale_of
@@ -197,8 +198,9 @@ def _quantize(node: SameNode) -> str:
 
 @same_op("ADD", "SUB")
 def _add(node: SameNode) -> str:
-    """Three roundings: of each operand, which is a table of its codes, and of their sum. Where all
-    pairs of codes prove that one rounding does the same, that one."""
+    """Three roundings: of each operand, which is a line of its codes and a table of what rounding
+    moves them by, and of their sum. Where all pairs of codes prove that one rounding does the same,
+    that one."""
     scales = node.scale(0), node.scale(1), scale_of(node.result)
     sign = -1 if node.operator.op == "SUB" else 1
     first, second, last = _roundings(node)
@@ -211,17 +213,28 @@ def _add(node: SameNode) -> str:
         factors, offset, by = single
         total = node.emit("add", names, factors=factors, offset=offset, dtype="int64")
         return node.requantized(total, by)
-    parts: list[str] = []
-    for name, scale, rounding in zip(names, scales, (first, second), strict=False):
-        shifted = (_CODES - scale.zero_points[0]) << LEFT
+    sources, made, constant = [*names], [0, 0], 0
+    for index, rounding in enumerate((first, second)):
+        shifted = (_CODES - scales[index].zero_points[0]) << LEFT
         entries = np.array([rounding.code(int(v)) for v in shifted], np.int64)
-        high, low = entries >> 16, entries & 0xFFFF
-        for part in (high.astype(np.int16), low.astype(np.uint16)):
-            table = node.builder.constant(f"{node.hint}.table", part)
-            parts.append(node.emit("table", [name, table]))
-    halves = (1 << 16, 1, sign << 16, sign)
-    total = node.emit("add", parts, factors=halves, offset=0, dtype="int64")
+        own = sign if index else 1
+        factor, offset, rest = _line(entries)
+        made[index], constant = own * factor, constant + own * offset
+        if rest.any():
+            table = node.builder.constant(f"{node.hint}.table", rest.astype(np.int8))
+            sources.append(node.emit("table", [names[index], table]))
+            made.append(own)
+    total = node.emit("add", sources, factors=tuple(made), offset=constant, dtype="int64")
     return node.requantized(total, last)
+
+
+def _line(entries: Array) -> tuple[int, int, Array]:
+    """(factor, offset, rest) by which entries of all codes are factor * code + offset + rest: the
+    rest is what rounding moves them by, and at most half a code's number of units, so of 8 bits."""
+    factor = round(Fraction(int(entries[-1] - entries[0]), len(entries) - 1))
+    rest = entries - factor * _CODES
+    offset = int(rest.max() + rest.min()) // 2
+    return factor, offset, rest - offset
 
 
 def _roundings(node: SameNode) -> tuple[Doubled, Doubled, Doubled]:
@@ -260,8 +273,8 @@ def _single(
             base = -p * a.zero_points[0] - q * b.zero_points[0]
             for more in (0, -1, -2, 1):
                 found = np.clip(((total + more + half) >> shift) + zero, *bounds)
-                if np.array_equal(found, wanted):
-                    return (p, q), base + more, HalfUp(1, shift)
+                if np.array_equal(found, wanted):  # twice a sum and 1 is no tie of twice 2**shift
+                    return (2 * p, 2 * q), 2 * (base + more) + 1, Fraction(1, 2 << shift)
             found = np.clip(((total + half - (total < 0)) >> shift) + zero, *bounds)
             if np.array_equal(found, wanted):
                 return (p, q), base, Away(1 << shift)
