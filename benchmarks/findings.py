@@ -160,6 +160,27 @@ def deployed(found: Found) -> Findings:
     return made
 
 
+def tflite(found: Found) -> Findings:
+    """What the meaning `tflite` costs beside `exact`: instructions on boards, times here."""
+    made, rows = Findings(), found["rows"]
+    places = list(dict.fromkeys(each.get("board", each.get("flags")) for each in rows))
+    shown, most = [], 0.0
+    for net in dict.fromkeys(each["network"] for each in rows):
+        cells = []
+        for place in places:
+            (each,) = (r for r in rows if r["network"] == net and place in r.values())
+            first, second = (
+                each[m]["instructions"] if "board" in each else each["seconds"][m]
+                for m in ("exact", "tflite")
+            )
+            cells.append(f"{second / first:.2f}")
+            most = max(most, second / first if "board" in each else 0.0)
+        shown.append([net, *cells])
+    made.figures["most"] = f"{most:.3f}"
+    made.table("meanings", ["network", *places], shown)
+    return made
+
+
 def losses(found: Found) -> Findings:
     """Scores of networks with losses of their own in both numerics, with standard errors."""
     made = Findings()

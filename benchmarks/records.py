@@ -100,6 +100,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "suite": (f"{PYTEST} -n 2 -m 'not slow'", findings.suite),
     "tables": ("benchmarks/bench_tables.py", findings.tables),
     "targets": ("benchmarks/verify_targets.py MODEL", findings.targets),
+    "tflite": ("benchmarks/bench_tflite.py", findings.tflite),
     "torchvision": ("benchmarks/bench_torchvision.py", findings.torchvision),
     "train": ("benchmarks/bench_train.py", findings.train),
     "train_amx": (

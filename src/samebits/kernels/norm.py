@@ -132,7 +132,12 @@ def joint_scalars(joint: Tensor, exponent: int) -> Scalars:
 
 
 class BatchNorms(Vectors):
-    """The part of `Eager` that normalises batches."""
+    """The part of `Eager` that normalises batches (5 and 7).
+
+    For each channel over n codes z float64 [3, channels] on the CPU: the centre (a real number),
+    the inverse of the standard deviation, and `a`, which is gamma times it. By rows both kernels
+    give None where the realisation has no such pass.
+    """
 
     def batch_norm(
         self,
@@ -143,7 +148,14 @@ class BatchNorms(Vectors):
         running: tuple[Tensor, Tensor] | None,
         eps: float,
     ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
-        """An affine function of a code is largest at the smallest or the largest code, so that the
+        """The multiply-adds that normalise z, of 8 or 16 bits, by channels, scalars, and sums of z.
+
+        running: mean and variance, float64 [channels], of which the centre is made; None: those of
+        z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
+        z * z, and have an exponent: that of z, or by rows one with `guard_of` bits (12.2). Raises
+        RangeError where the scale of a channel is not finite.
+
+        An affine function of a code is largest at the smallest or the largest code, so that the
         output's exponent follows from the statistics, without a pass over the output.
         """
         if isinstance(exponent, Tensor):
@@ -169,14 +181,17 @@ class BatchNorms(Vectors):
         return MultiplyAdds(first, second, int(own[0, 0]), of_sample, top), scalars, sums, exponent
 
     def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
+        """The multiply-adds of z, requantized to `bits` (1.1)."""
         return self.requantize(self.affine_sums(z, by), by.largest, by.exponent, bits)
 
     def affine_clamped(
         self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
     ) -> tuple[Part, Tensor]:
+        """The multiply-adds of z, `clamped`."""
         return self.clamped(self.affine_sums(z, by), by.exponent, clip, bits)
 
     def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
+        """The multiply-adds of z themselves."""
         return self._channel_affine(z, by.m, by.b)
 
     def batch_norm_gradient(
@@ -189,7 +204,12 @@ class BatchNorms(Vectors):
         training: bool,
         wants_input: bool,
     ) -> tuple[Part | None, WholePart, WholePart] | None:
-        """Both parameters' gradients in binary64, that of the input as one multiply-add."""
+        """The gradients of z, where it is wanted, of gamma and of beta, as bfp32; z has 8 bits.
+
+        scalars: those of the forward pass; training: whether they are statistics of z. Both
+        parameters' gradients are computed in binary64, that of the input as one multiply-add.
+        Raises RangeError where a number is not finite.
+        """
         if isinstance(e_g, Tensor) or isinstance(e_z, Tensor):
             return None
         known = scalars.numpy()
@@ -219,12 +239,17 @@ class BatchNorms(Vectors):
         e_z: int,
         by: float,
     ) -> None:
+        """(1 - by) * old + by * new of mean and variance, float64 [channels], in place.
+
+        New ones are those of n codes, of which `sums` are the sum and that of squares, int64.
+        """
         s1, s2 = (v.numpy() for v in sums)
         new = mean_of(s1, n, e_z), variance_of(spread_of(s1, s2, n), n * (n - 1), e_z)
         for buffer, value in zip(running, new, strict=True):
             buffer.copy_(torch.from_numpy(moved_statistics(buffer, value, by)))
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
+        """int64 [2, channels] on the CPU: the sum of g, and of g * z; below 2**62."""
         return torch.stack([channel_sums(g), channel_sums(g.long() * z.long())]).cpu()
 
     def _channel_stats(self, z: Tensor) -> Tensor:

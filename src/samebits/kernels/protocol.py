@@ -38,7 +38,7 @@ threads, nor vector width, nor the blocking of a matrix product.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -201,72 +201,3 @@ class SGDTerms:
     decay: tuple[int, int] | None
     momentum: Term | None
     draw: Draw | None
-
-
-class BatchNormKernels(Protocol):
-    """The operations of batch normalisation (5 and 7), which `norm` and `native_norm` define.
-
-    For each channel over n codes z float64 [3, channels] on the CPU: the centre (a real number),
-    the inverse of the standard deviation, and `a`, which is gamma times it. By rows both kernels
-    give None where the realisation has no such pass.
-    """
-
-    def batch_norm(
-        self,
-        z: Tensor,
-        exponent: Exponent,
-        gamma: State,
-        beta: State,
-        running: tuple[Tensor, Tensor] | None,
-        eps: float,
-    ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
-        """The multiply-adds that normalise z, of 8 bits, by channels, scalars, and sums of z.
-
-        running: mean and variance, float64 [channels], of which the centre is made; None: those of
-        z, at most 2**24 codes a channel. Sums are int64 [2, channels] on the CPU, of z and of
-        z * z, and have an exponent: that of z, or by rows one with `GUARD` bits (12.2). Raises
-        RangeError where the scale of a channel is not finite.
-        """
-
-    def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
-        """The multiply-adds of z, requantized to `bits` (1.1)."""
-
-    def affine_clamped(
-        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
-    ) -> tuple[Part, Tensor]:
-        """The multiply-adds of z, `clamped`."""
-
-    def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
-        """The multiply-adds of z themselves."""
-
-    def batch_norm_gradient(
-        self,
-        g: Tensor,
-        e_g: Exponent,
-        z: Tensor,
-        e_z: Exponent,
-        scalars: Tensor,
-        training: bool,
-        wants_input: bool,
-    ) -> tuple[Part | None, WholePart, WholePart] | None:
-        """The gradients of z, where it is wanted, of gamma and of beta, as bfp32.
-
-        scalars: those of the forward pass; training: whether they are statistics of z. Raises
-        RangeError where a number is not finite.
-        """
-
-    def running_statistics(
-        self,
-        running: tuple[Tensor, Tensor],
-        sums: tuple[Tensor, Tensor],
-        n: int,
-        e_z: int,
-        by: float,
-    ) -> None:
-        """(1 - by) * old + by * new of mean and variance, float64 [channels], in place.
-
-        New ones are those of n codes, of which `sums` are the sum and that of squares, int64.
-        """
-
-    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        """int64 [2, channels] on the CPU: the sum of g, and of g * z; below 2**62."""

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from samebits.kernels import rows
 from samebits.kernels.geometry import requantize_shift, shorten_shift, smallest_exponent
-from samebits.kernels.protocol import CODE_TYPE, BatchNormKernels, Part, Sum, WholePart
+from samebits.kernels.protocol import CODE_TYPE, Part, Sum, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
 
 
-class Roundings(BatchNormKernels):
+class Roundings:
     """The part of `Eager` that finds exponents, scales and rounds."""
 
     def largest_of(self, v: Tensor) -> int:
