@@ -158,13 +158,15 @@ def test_buckets_leave_during_the_last_backward_pass():
     assert log.count("exchange") == 3  # two buckets, and the losses
 
 
-@pytest.mark.parametrize("n", [2, 133_000, 140_000, 1 << 24])
-def test_running_statistics_are_applied_in_shard_order(n):
-    rng = np.random.default_rng(3)
+@pytest.mark.parametrize(
+    ("bits", "n"), [(8, 2), (8, 133_000), (8, 140_000), (8, 1 << 24), (16, 2), (16, 1 << 24)]
+)
+def test_running_statistics_are_applied_in_shard_order(bits, n):
+    rng, most = np.random.default_rng(3), CODE_MAX[bits]
     sizes, shards, workers = (4, 2), 2, 3
     every = [
         [
-            (rng.integers(-127 * n, 127 * n, size), 127**2 * n - rng.integers(0, 2, size))
+            (rng.integers(-most * n, most * n, size), most**2 * n - rng.integers(0, 2, size))
             for size in sizes
         ]
         for _ in range(workers * shards)
@@ -179,7 +181,7 @@ def test_running_statistics_are_applied_in_shard_order(n):
     def updates(rows, mine):
         for shard, row in enumerate(rows):
             for (mean, var), (s1, s2) in zip(mine, row, strict=True):
-                yield RunningUpdate(mean, var, 0.1, s1, s2, n, -7 - shard % 2, 8)
+                yield RunningUpdate(mean, var, 0.1, s1, s2, n, -7 - shard % 2, bits)
 
     expected = buffers()
     for update in updates(every, expected):
