@@ -40,7 +40,7 @@ STACK = {
     "conv8_rolling": 2112,
     "depthwise8_rolling": 2240,
     "linear_sums": 256,
-    "conv8_packed": 640,
+    "conv8_packed": 768,
     "linear8_packed": 512,
     "depthwise8_packed": 512,
     "conv16_packed": 1984,
