@@ -282,3 +282,51 @@ def test_running_buffers_may_have_32_bits(k):
     assert (by.exponent, by.largest, exponent) == (same.exponent, same.largest, as_well)
     alike += same.m, same.b, same.ends
     assert all(map(torch.equal, [*others, by.m, by.b, by.ends], alike))
+
+
+def by_rows(z: torch.Tensor, exponents) -> Array:
+    inner = z.numel() // len(z)
+    own = tuple(e for e in exponents for _ in range(inner))
+    return Array(flat(z), tuple(z.shape), own, 8 if z.dtype is torch.int8 else 16)
+
+
+@WIDTHS
+@pytest.mark.parametrize("exponents", [(-5, -5, -5), (-20, 3, -11), (-128, 100, -128)])
+@pytest.mark.parametrize("dead", [None, 0, 1])
+def test_samples_with_exponents_of_their_own(k, width, exponents, dead):
+    """Where there is a kernel for them; dead: a sample of zeros."""
+    z, gamma, beta = codes((3, 5, 2, 2), formats.CODE_MAX[width], width, 1), *map(state, *TWO)
+    if dead is not None:
+        z[dead] = 0
+    y, saved, _ = norm.batch_norm(by_rows(z, exponents), gamma.parameter, beta.parameter, 1e-5)
+    found = k.batch_norm(
+        z, torch.tensor(exponents).view(3, 1, 1, 1), gamma.part, beta.part, None, 1e-5
+    )
+    if found is None:
+        return
+    by, scalars, sums, _ = found
+    assert scalars.tolist() == [saved.centre, saved.inv, saved.a]
+    statistics = norm.batch_statistics(by_rows(z, exponents))
+    assert sums.tolist() == [statistics.s1, statistics.s2]
+    assert_same(k.affine_sums(z, by), y.acc, flat(z))
+    narrow = y.narrow()
+    assert_same(k.affine(z, by, 8)[0], narrow.codes, flat(z))
+
+
+TWO = (5, 5), (-22, -21), (2, 3)  # channels, exponents and seeds of gamma and beta
+
+
+def test_a_variance_below_zero_is_zero(k):
+    """Of samples whose squares roundings take: S1 is 1, S2 is 0."""
+    z = tensor([[0, 9], [5, 9]], 16)
+    given = by_rows(z, (0, -3))
+    statistics = norm.batch_statistics(given)
+    assert statistics.n * statistics.s2[0] - statistics.s1[0] ** 2 < 0
+    assert statistics.variance(0, 2) == 0.0
+    found = k.batch_norm(z, torch.tensor([[0], [-3]]), *(s.part for s in ONES), None, 1e-5)
+    if found is not None:
+        wanted = norm.batch_norm(given, *(s.parameter for s in ONES), 1e-5)[1]
+        assert found[1][1].tolist() == wanted.inv
+
+
+ONES = State([1 << 20] * 2, -20), State([0, 0], -20)

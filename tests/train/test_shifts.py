@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from samebits.errors import CheckpointError, RangeError
-from samebits.spec.training import rows
+from samebits.spec.training import norm, pointwise, rows
+from samebits.spec.training.layers import Array, ExactSums, Parameter
 from samebits.train import BFPTensor, convert, cross_entropy
 from samebits.train.convert import model_input
 from samebits.train.deferred import deferred_updates
@@ -225,3 +226,34 @@ def test_tensors_side_by_side(axis, channels):
     else:  # 3 at 2**-2 beside 3 at 2**6
         assert y.dequantize().flatten().tolist() == [0.0, 192.0] * 12
         assert y.exponent.flatten().tolist() == [6] * 12
+
+
+@pytest.mark.parametrize("outlier", [1.0, 300.0])
+def test_moved_sums_keep_the_width_of_their_layer(outlier):
+    """A batch norm over tokens, whose gradient reads 6 bits of what it takes in 16."""
+    net = nn.Sequential(nn.Linear(9, 6), nn.BatchNorm1d(4))
+    model = convert(net, "row-shift", (6, 12, 32))
+    model[0].channel_peak.copy_(torch.tensor([1.0, 1.0, 1.0, 1.0, outlier, 1.0]))
+    taken = model[0](model_input(model, normal(3, 4, 9)))
+    y = model[1](taken)
+    g = torch.randint(-20000, 20000, y.shape, dtype=torch.int16)
+    y.backward(BFPTensor(g, torch.full((3, 4, 1), -9)))
+
+    sums, shape = taken.sums, (3, 4, 1, 6)
+    acc, _, exponent = sums.exact()
+    exponents = tuple(exponent.expand(acc.shape).flatten().tolist())
+    shifts = () if sums.shifts is None else tuple(sums.shifts.tolist())
+    exact = ExactSums(acc.flatten().tolist(), (12, 6), exponents, 6, shifts)
+    z = pointwise.reshaped(pointwise.reshaped(exact.short(), (3, 4, 6)), shape)
+    weight, bias = (
+        Parameter((p.codes.tolist(), p.delayed.tolist(), p.exponent), (4,), (6, 12))
+        for p in (model[1].weight, model[1].bias)
+    )
+    saved = norm.batch_norm(z, weight, bias, 1e-5)[1]
+    assert max(map(abs, saved.z.codes)) <= 31
+    given = Array(g.flatten().tolist(), shape, (-9,) * g.numel(), 16)
+    for found, wanted in zip(
+        (model[1].weight, model[1].bias), norm.batch_norm_backward(given, saved)[1:], strict=True
+    ):
+        assert found.grad.codes.flatten().tolist() == wanted.codes
+        assert found.grad.exponent == wanted.exponent

@@ -257,7 +257,7 @@ def test_sums_of_changed_weights_are_gone():
     as_bfp8(y, "test")
     with torch.no_grad():
         layer.bias.delayed.add_(1)
-    text = "the 32-bit value of this product with a weight is gone: a layer took it as 8 bits"
+    text = "the 32-bit value of this product with a weight is gone: a layer took it as codes"
     with pytest.raises(UnsupportedError, match=re.escape(text)):
         y.detach().dequantize()
     assert as_bfp8(y, "test").bits == 8

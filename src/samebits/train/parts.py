@@ -20,7 +20,8 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> tuple[nn.Module, ..
     patterns: names of modules or parameters, with the wildcards of `fnmatch`: "head", "*.bias"
 
     Returns the modules that belong in evaluation mode: those with running statistics of whose
-    parameters none is trained. Raises InputError for a pattern that names none.
+    parameters none is trained (of one without any: of those around it). Raises InputError for a
+    pattern that names none.
     """
     names = [name for name, _ in model.named_parameters()]
     chosen: set[str] = set()
@@ -34,7 +35,7 @@ def train_only(model: nn.Module, patterns: Sequence[str]) -> tuple[nn.Module, ..
         chosen.update(found)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in chosen)
-    return tuple(module for module in model.modules() if _stands(module))
+    return tuple(module for name, module in model.named_modules() if _stands(model, name))
 
 
 def _is_named(name: str, pattern: str) -> bool:
@@ -53,6 +54,10 @@ def _known(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(held for name in names for held in _holders(name)))
 
 
-def _stands(module: nn.Module) -> bool:
-    own = list(module.parameters(recurse=False))
-    return "running_mean" in module._buffers and not any(p.requires_grad for p in own)
+def _stands(model: nn.Module, name: str) -> bool:
+    """Whether a module has running statistics that belong to what is not trained."""
+    if "running_mean" not in model.get_submodule(name)._buffers:
+        return False
+    while not (held := list(model.get_submodule(name).parameters())):
+        name = name.rpartition(".")[0]
+    return not any(p.requires_grad for p in held)

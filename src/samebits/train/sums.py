@@ -88,7 +88,7 @@ class Sums:
         return self._compute() if self._found is None else self._found
 
     def keep(self) -> None:
-        """Hold the sums, whoever takes them as 8 bits, and nothing that they were computed from:
+        """Hold the sums, whoever takes them as codes, and nothing that they were computed from:
         they are needed as 32 bits later."""
         found = self._found = self.exact()
         self._compute, self._rounding, self._kept = lambda: found, None, True
@@ -143,16 +143,17 @@ class Sums:
     def chosen(self) -> int | None:
         """The largest exponent of the bfp8 that uses chose; None if all its codes are zero.
 
-        Where no layer takes the sums as they are, it is that of clamped ones; where a batch norm
-        alone does, that of the codes that its gradient reads.
+        Of sums that a ReLU alone takes it is that of clamped ones; where a batch norm takes them,
+        and no other layer as they are, that of the codes that its gradient reads.
         """
-        used = self._clamped
-        if not used and self.bits not in self._narrow and 16 in self._narrow:
+        if self.bits in self._narrow:
+            used = [self.narrow()]
+        elif 16 in self._narrow:
             codes, exponent = self._narrow[16]
             largest = kernels.of(codes).largest_of(codes) if isinstance(exponent, int) else 0
             used = [shifted_codes(codes, largest, exponent, self.shifts, self.bits)]
-        elif self.bits in self._narrow or not used:
-            used = [self.narrow()]
+        else:
+            used = self._clamped or [self.narrow()]
         found = [e for part in used if (e := rows.largest_exponent(*part)) is not None]
         return max(found, default=None)
 

@@ -347,7 +347,9 @@ class BFPValue:
             codes, exponent, shifts = rows.moved_shifts(
                 codes, exponent, shifts, move, k=kernels.of(codes)
             )
-            return BFPValue(codes, exponent, self._bits, shifts=shifts)
+            return BFPValue(
+                *(codes, exponent, self._bits), shifts=shifts, layer_bits=self._layer_bits
+            )
         if self._sums is None:
             twin = BFPValue(*moved_part(self.resolved(), move), self._bits)
             twin._layer_bits, twin._open = self._layer_bits, self._open

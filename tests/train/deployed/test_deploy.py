@@ -595,3 +595,28 @@ def test_rows_of_zeros_do_not_count():
     batch = torch.tensor([[200.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert exponents_of(model, batch) == [("input", 1), ("0 (Linear)", -6)]
     assert exponents_of(model, batch[:1]) == [("input", 1), ("0 (Linear)", -7)]
+
+
+class Both(nn.Module):
+    """Exact sums that a ReLU takes, and a batch norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.relu = nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.relu(y) + self.norm(y)
+
+
+def test_what_a_batch_norm_takes_counts_beside_a_relu():
+    """Negative sums are far larger than those that the ReLU lets through."""
+    net = Both()
+    with torch.no_grad():
+        net.conv.weight.mul_(0.1)
+        net.conv.bias.copy_(torch.tensor([0.3, -20.0, -20.0]))
+        net.norm.running_mean.fill_(-20.0)
+    model, images = convert(net), make_images(4, 3)
+    exponents = calibrate(model, images.split(1))
+    (site,) = (site for site in exponents.sites if site.name == "conv (Conv2d)")
+    assert site.exponent == -2  # of -20.2 to 0.4; the clamped sums alone have -9

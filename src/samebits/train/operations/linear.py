@@ -109,8 +109,8 @@ def of_parameters(
         """The sums, also once more. Raises UnsupportedError where the parameters have changed."""
         if [state.versions() for state in states] != versions:
             raise UnsupportedError(
-                "the 32-bit value of this product with a weight is gone: a layer took it as 8 "
-                "bits, and the weights have changed since; read it, or compute its loss, before "
+                "the 32-bit value of this product with a weight is gone: a layer took it as "
+                "codes, and the weights have changed since; read it, or compute its loss, before "
                 "the update"
             )
         found = exact_sums(*operands)
