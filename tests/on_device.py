@@ -49,10 +49,70 @@ class Shared(nn.Module):
         return y
 
 
+class Doubled(nn.Module):
+    """The sum of two gradients of 32 bits that does not fit 32: a value is added to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.pool = nn.Conv2d(1, 4, 3, padding=1), nn.MaxPool2d(2)
+        self.norm, self.mean, self.out = (
+            nn.BatchNorm2d(4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Linear(4, 10),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.first(x)
+        y: torch.Tensor = self.out(self.mean(self.norm(self.pool(a + a))).flatten(1))
+        return y
+
+
+class Standing(nn.Module):
+    """Batch norms of an input and of maxima, in evaluation mode, whose gamma and beta train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.conv, self.pool = nn.BatchNorm2d(1), nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)
+        self.norm, self.mean, self.out = (
+            nn.BatchNorm2d(4),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Linear(4, 10),
+        )
+
+    def train(self, mode: bool = True) -> Standing:
+        super().train(mode)
+        self.before.eval()
+        self.norm.eval()
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maxima = self.pool(self.conv(self.before(x)))
+        y: torch.Tensor = self.out(self.mean(self.norm(maxima)).flatten(1))
+        return y
+
+
+class Cut(nn.Module):
+    """A layer that no gradient reaches: behind it there is `detach`, or nobody uses it."""
+
+    def __init__(self, used: bool = True) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(64, 6), nn.Linear(6, 6), nn.Linear(6, 10)
+        self.used = used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a = self.first(x.flatten(1))
+        b = self.second(a.detach() if self.used else a)
+        y: torch.Tensor = self.out(b if self.used else a)
+        return y
+
+
+OWN = {"shared": Shared, "doubled": Doubled, "standing": Standing}
+
+
 def network(name: str) -> nn.Module:
     """The digits mlp and cnn, and chains of all that C has instructions for."""
-    if name == "shared":
-        return Shared()
+    if name in OWN:
+        return OWN[name]()
     if name == "groups":  # two of channels, with several outputs each, and strides
         return nn.Sequential(
             *(nn.Conv2d(1, 6, 3, stride=(2, 1), bias=False), nn.ReLU6(), nn.BatchNorm2d(6)),

@@ -28,7 +28,8 @@ def train(name, folder, steps, *flags, batch=8, short=False, **options):
 
 
 @pytest.mark.parametrize(
-    "name", ["chain", "dropout", "norms", "shared", "resnet", "groups", "mobile"]
+    "name",
+    ["chain", "dropout", "norms", "shared", "doubled", "standing", "resnet", "groups", "mobile"],
 )
 def test_every_step_is_that_of_pytorch(tmp_path, name):
     run, device = train(name, tmp_path, 5, "-O1", weight_decay=0.001)

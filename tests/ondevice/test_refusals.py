@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from on_device import Device, batches, code_of, config, engine, network
+from on_device import Cut, Device, batches, code_of, config, engine, network
 from samebits.errors import InputError, RangeError, UnsupportedError
 
 RANGE, LABEL, COUNT, INPUT, ARENA, STATE, RATE = range(1, 8)
@@ -100,6 +100,48 @@ def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options)
     assert device.state() == before
     with pytest.raises(RangeError):
         run.step(batch, rate, step)
+
+
+class Grown(nn.Module):
+    """A gradient that nine sums of a value with itself take beyond all exponents."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 4), nn.Linear(4, 4, bias=False)
+        self.out = nn.Linear(4, 10)
+
+    def forward(self, x):
+        a = self.second(self.first(x.flatten(1)))
+        for _ in range(9):
+            a = a + a
+        return self.out(a)
+
+
+def test_bounds_follow_sums_of_gradients(tmp_path):
+    options = config(lr=0.01, batch=1)
+    run = engine(Grown(), options)
+    held = dict(run.model.named_parameters())
+    for name, exponent in (("first.weight", -128), ("first.bias", -128), ("second.weight", -100)):
+        held[name].set_exponent(exponent)
+    for name in ("first.weight", "first.bias"):
+        held[name].codes.zero_()
+        held[name].delayed.zero_()
+    held["out.weight"].set_exponent(127)
+    run.train_only(["first", "out.bias"])
+    device = Device(code_of(run, options, batch=1), tmp_path, "-O0")
+    (batch,), before = batches(1, 1), device.state()
+    assert device.step(*batch, 0.01) == RANGE
+    assert device.state() == before
+    with pytest.raises(RangeError):
+        run.step(batch, 0.01, 0)
+
+
+@pytest.mark.parametrize(("used", "name"), [(True, "first.weight"), (False, "second.weight")])
+def test_a_parameter_that_no_gradient_reaches_is_named(used, name):
+    options = config()
+    run = engine(Cut(used), options)
+    with pytest.raises(UnsupportedError, match=f"{name}: .*no gradient reaches; let it stand by"):
+        code_of(run, options)
 
 
 @pytest.mark.parametrize(

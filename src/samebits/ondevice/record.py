@@ -10,7 +10,7 @@ from samebits.errors import UnsupportedError
 from samebits.ondevice.rules import RULES
 from samebits.ondevice.tape import Array, StepTape, codes, exponent, gradient, pointer
 from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
-from samebits.train.graph import TrainingGraph, TrainingNode
+from samebits.train.graph import Parameter, TrainingGraph, TrainingNode
 
 MOST_CLASSES = 256  # labels are bytes
 MOST_BATCH = 1 << 11  # below the rows from which the mean is one with amounts (training.md 6.2)
@@ -36,6 +36,7 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
         raise unsupported(last, "an output that a layer reads")
     _check_all(made)
     _backward(made, _loss(made, last))
+    _check_updated(made)
     made.tape.live()
     return made.tape
 
@@ -50,6 +51,11 @@ def _backward(made: TapeWriter, g: Array) -> None:
         parts = made.pending.pop(slot, None)
         if parts is None:
             continue  # nobody reads it
+        made.updated.update(
+            a.index
+            for a, wanted in zip(node.arguments, node.wanted, strict=True)
+            if wanted and isinstance(a, Parameter)
+        )
         g = parts[0] if len(parts) == 1 else _resolved(made, node, parts)
         if at != slot:
             t.bounds.append(instruction(node, f"b.reach = r[{made.reaches[slot]}]", fails=False))
@@ -67,12 +73,12 @@ def _backward(made: TapeWriter, g: Array) -> None:
 
 def _keep_reach(made: TapeWriter, node: TrainingNode, slot: int) -> None:
     """The bound of a gradient, for its sum with others, or for later."""
-    text = "b.reach"
     if slot in made.reaches:
-        held = f"r[{made.reaches[slot]}]"
-        text = f"({held} > b.reach ? {held} : b.reach) + 1"
-    own = made.reaches.setdefault(slot, len(made.reaches))
-    made.tape.bounds.append(instruction(node, f"r[{own}] = {text}", fails=False))
+        text = f"samebits_train_bound_sum(&b, &r[{made.reaches[slot]}])"
+    else:
+        own = made.reaches[slot] = len(made.reaches)
+        text = f"r[{own}] = b.reach"
+    made.tape.bounds.append(instruction(node, text, fails=False))
     made.tape.reaches = len(made.reaches)
 
 
@@ -112,6 +118,18 @@ def _loss(made: TapeWriter, last: TrainingNode) -> Array:
     call += f", TABLES, {pointer('int64_t', 1)}, {codes(z, 0)}, &{exponent(z)}, loss)"
     t.forward.append(instruction(last, call, z, row, fails=False))
     return z
+
+
+def _check_updated(made: TapeWriter) -> None:
+    """UnsupportedError for a parameter that wants a gradient and gets none."""
+    for index, parameter in enumerate(made.graph.parameters):
+        if parameter.requires_grad and index not in made.updated:
+            name, _ = made.names[id(parameter)]
+            raise UnsupportedError(
+                f"{name}: expected a parameter whose gradient every step computes, found one that "
+                "no gradient reaches; let it stand by requires_grad=False or --train-only, or "
+                "remove what cuts its gradient off (detach, no_grad, an output that nobody uses)"
+            )
 
 
 def _check_all(made: TapeWriter) -> None:

@@ -133,7 +133,8 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     running = ", ".join(made.statistics(mean, var, training))
     in_place = not training and made.is_alone(slot.index)
-    in_place &= z.width == 8 or not _is_kept(made, node)
+    reads = wants(node, 1) or wants(node, 2)  # z, which the gradients of gamma and beta need
+    in_place &= not reads if z.width == 8 else not _is_kept(made, node)
     read = z
     if z.width == 16 and any(node.wanted):
         read = t.array(z.shape, 8)

@@ -50,6 +50,7 @@ class TapeWriter:
     backward: of the nodes so far
     pending:  gradients on their way back, by the value that they are of; each may be of several
     reaches:  numbers of the bounds of gradients that wait, by value
+    updated:  numbers of the parameters whose gradient is computed
     masks:    of ReLU nodes through which gradients pass, by identity; clamped: those that took sums
     sites:    of dropouts so far
     names:    of parameters and buffers, by identity, and numbers of parameters
@@ -65,6 +66,7 @@ class TapeWriter:
     shorts: dict[int, Array] = field(default_factory=dict)
     pending: dict[int, list[Array]] = field(default_factory=dict)
     reaches: dict[int, int] = field(default_factory=dict)
+    updated: set[int] = field(default_factory=set)
     masks: dict[int, Room] = field(default_factory=dict)
     clamped: set[int] = field(default_factory=set)
     sites: set[int] = field(default_factory=set)

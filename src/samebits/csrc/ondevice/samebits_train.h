@@ -257,6 +257,9 @@ void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
                                const samebits_channel *saved, const samebits_optimizer *o);
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s);
 
+/* A gradient is added to those of its value so far, whose bound is `held`. */
+void samebits_train_bound_sum(samebits_bounds *b, int32_t *held);
+
 /* --- state ----------------------------------------------------------------------------------- */
 
 /* `count` numbers of `size` bytes at an offset of the arena, in the order of the saved bytes. */

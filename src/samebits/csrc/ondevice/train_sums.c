@@ -73,7 +73,6 @@ void samebits_train_resolve(const samebits_gradient *parts, int32_t count, int32
                 top = SAMEBITS_MAX(top, size);
             }
         }
-        if (!pass) shift = shortened(top, &e);
+        if (!pass) *e_out = e, shift = shortened(top, e_out);
     }
-    *e_out = e;
 }

@@ -198,6 +198,14 @@ void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
     bound_reach(b, (int32_t)fits_of(most, 0) + (rows + 1) / 2 + 3);
 }
 
+void samebits_train_bound_sum(samebits_bounds *b, int32_t *held) {
+    const int32_t own = b->reach;
+    b->reach = SAMEBITS_MAX(own, *held);
+    bound_reach(b, 1);
+    *held = b->reach;
+    b->reach = own;
+}
+
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s) {
     bound_reach(b, s->scale.x + 16);
 }
