@@ -121,12 +121,12 @@ def on_board(folder, target, name, steps, parts=()):
 @pytest.mark.parametrize(
     ("name", "target", "parts", "millions", "kib"),
     [
-        ("cnn", "cortex-m3", (), 29.6, 169),
-        ("cnn", "cortex-m3", ("6", "10"), 19, 112),
-        ("cnn", "cortex-m3", ("10",), 12, 15),
+        ("cnn", "cortex-m3", (), 31.1, 169),
+        ("cnn", "cortex-m3", ("6", "10"), 19, 115),
+        ("cnn", "cortex-m3", ("10",), 10.1, 23),
         ("chain", "cortex-m55", (), 9, 22),
-        ("resnet", "cortex-m4", (), 49, 56),
-        ("mobile", "cortex-m55", (), 59, 92),
+        ("resnet", "cortex-m4", (), 50, 56),
+        ("mobile", "cortex-m55", (), 62, 92),
         ("dropout", "cortex-m0-large", (), 9, 15),
     ],
 )
@@ -137,6 +137,6 @@ def test_the_state_is_that_of_pytorch(tmp_path, name, target, parts, millions, k
     found, wanted, code = on_board(tmp_path, chosen, name, 5, parts)
     print(f"{code.places.arena} + {found[2]} bytes of RAM, {found[3].sum():,.0f} instructions")
     assert found[:2] == wanted
-    assert found[2] < 2600  # bytes of stack
+    assert found[2] < 2700  # bytes of stack
     assert found[3].sum() < millions * 1e6  # instructions a step
     assert code.places.arena + found[2] <= 1024 * kib  # of RAM
