@@ -198,7 +198,7 @@ PLAIN = {
     "MatMul": "attention.matmul attention.matmul_backward",
     "MaxPool": "pooling.max_pool pooling.max_pool_backward",
     "Multiply": "pointwise.multiply pointwise.multiply_backward",
-    "Narrow": "attention.narrowed",
+    "Narrow": "layers.narrowed",
     "Narrow16": "deploy_attention.narrow",
     "Pad": "moves.padded moves.placed",
     "Permute": "recurrent.swap moves.placed",

@@ -15,8 +15,8 @@ from samebits.kernels.protocol import Found
 from samebits.kernels.rows import Exponent
 from samebits.spec.training.rows import DECAY, SHIFTS
 from samebits.train.deferred import defer
-from samebits.train.sums import Sums, shifted_codes
-from samebits.train.value import BFPValue, requantized
+from samebits.train.sums import Sums, requantized
+from samebits.train.value import BFPValue
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,8 @@ def narrowed(
     divisor: int = 1,
     largest: int | None = None,
 ) -> BFPValue:
-    """As `shifted_codes`. largest: as `requantized` takes it."""
-    if shifts is None:
-        return BFPValue(*requantized(acc, exponent, bits, divisor, largest), bits)
-    part = shifted_codes(acc, 0, exponent, shifts, bits, divisor)
+    """As `requantized`, which gives the codes."""
+    part = requantized(acc, exponent, bits, divisor, largest, shifts)
     return BFPValue(*part, bits, shifts=shifts)
 
 

@@ -18,25 +18,28 @@ Rounded = tuple[Part, Tensor | None]  # codes, and of clamped sums the mask (`ke
 Rounding = Callable[[int | None], Rounded]  # clamped by a clip value, or not
 
 
-def shifted_codes(
+def requantized(
     acc: Tensor,
-    largest: int,
     exponent: Exponent,
-    shifts: Tensor | None,
     bits: int,
     divisor: int = 1,
+    largest: int | None = None,
+    shifts: Tensor | None = None,
 ) -> Part:
-    """acc * 2**exponent / divisor as codes whose channels may have shifts, one rounding.
+    """acc * 2**exponent / divisor as codes of the smallest exponent (training.md 1.1 and 12.1),
+    whose channels may have shifts (12.4); one rounding.
 
-    largest: max|acc|, where the exponent is one integer. Raises RangeError where an exponent with
-    its shift would be above 127.
+    largest: max|acc|, where it is known and the exponent is one integer. Raises RangeError where an
+    exponent with its shift would be above 127.
     """
     k = kernels.of(acc)
-    if shifts is None:
-        return k.requantize(acc, largest, exponent, bits, divisor)
-    assert isinstance(exponent, Tensor)
-    codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=k)
-    return codes.to(CODE_TYPE[bits]), own
+    if shifts is not None:
+        assert isinstance(exponent, Tensor)
+        codes, own = rows.requantize_channels(acc, exponent, shifts, bits, divisor, k=k)
+        return codes.to(CODE_TYPE[bits]), own
+    if largest is None:
+        largest = k.largest_of(acc) if isinstance(exponent, int) else 0
+    return k.requantize(acc, largest, exponent, bits, divisor)
 
 
 class Sums:
@@ -129,7 +132,7 @@ class Sums:
             return k.clamped(acc, exponent, clip, bits)
         if clip is not None:
             acc, mask = k.clamp(acc, exponent, clip)
-        return shifted_codes(acc, largest, exponent, self.shifts, bits), mask
+        return requantized(acc, exponent, bits, largest=largest, shifts=self.shifts), mask
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -149,9 +152,7 @@ class Sums:
         if self.bits in self._narrow:
             used = [self.narrow()]
         elif 16 in self._narrow:
-            codes, exponent = self._narrow[16]
-            largest = kernels.of(codes).largest_of(codes) if isinstance(exponent, int) else 0
-            used = [shifted_codes(codes, largest, exponent, self.shifts, self.bits)]
+            used = [requantized(*self._narrow[16], self.bits, shifts=self.shifts)]
         else:
             used = self._clamped or [self.narrow()]
         found = [e for part in used if (e := rows.largest_exponent(*part)) is not None]

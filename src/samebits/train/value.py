@@ -14,7 +14,7 @@ from samebits.kernels.protocol import BITS, Part, State, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.numerics.realise import times_power
 from samebits.spec import formats
-from samebits.train.sums import Sums, shifted_codes
+from samebits.train.sums import Sums, requantized
 from samebits.train.widths import Widths
 
 Move = Callable[[Tensor], Tensor]  # codes -> the same codes in other places
@@ -304,13 +304,10 @@ class BFPValue:
         own = self.layer_bits
         if self._sums is not None:
             found = self._of_sums(self._sums, self._sums.narrow(bits), bits)
-        elif self.shifts is None:
-            bits = bits or own
-            found = BFPValue(*requantized(*self.resolved(), bits), bits)
         else:
-            codes, exponent = self._parts[0]
-            part = shifted_codes(codes, 0, exponent, self.shifts, bits or own)
-            found = BFPValue(*part, bits or own, shifts=self.shifts)
+            bits = bits or own
+            part = requantized(*self._read(), bits, shifts=self.shifts)
+            found = BFPValue(*part, bits, shifts=self.shifts)
         found._layer_bits = own
         return found
 
@@ -481,19 +478,6 @@ def moved_part(part: Part, move: Move) -> Part:
     if isinstance(exponent, int):
         return move(codes), exponent
     return rows.moved(codes, exponent, move, k=kernels.of(codes))
-
-
-def requantized(
-    acc: Tensor, exponent: Exponent, bits: int, divisor: int = 1, largest: int | None = None
-) -> Part:
-    """acc * 2**exponent / divisor as codes of the smallest exponent (training.md 1.1 and 12.1).
-
-    largest: max|acc|, where it is known and the exponent is one integer
-    """
-    k = kernels.of(acc)
-    if largest is None:
-        largest = k.largest_of(acc) if isinstance(exponent, int) else 0
-    return k.requantize(acc, largest, exponent, bits, divisor)
 
 
 def bfp32(acc: Tensor, exponent: Exponent, layer_bits: int = 8) -> BFPValue:

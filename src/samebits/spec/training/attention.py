@@ -76,11 +76,6 @@ def operands(a: Array, b: Array, transposed: bool = False) -> Operands:
     return Operands(*rounded, transposed, kinds, folded, bits)
 
 
-def narrowed(x: Array) -> Array:
-    """x as a layer takes it: codes of at most 8 bits."""
-    return x if x.bits <= 8 else narrow(x.codes, x.shape, x.exponent, x.layer_bits)
-
-
 def _operand(x: Array, of: Sequence[int], bits: int) -> Array:
     if x.bits <= 8:
         return x

@@ -231,6 +231,16 @@ def lifted(x: Array) -> Array:
     return replace(x, codes=codes, shifts=())
 
 
+def narrowed(x: Array, bits: int = 8) -> Array:
+    """x as a layer takes it: codes of at most 8 bits, or 16 of a batch norm, with its shifts."""
+    if x.bits <= bits:
+        return x
+    exponent = x.exponents if x.shifts else x.exponent
+    own = x.layer_bits if bits == 8 else bits
+    y = narrow(x.codes, x.shape, exponent, own, shifts=x.shifts)
+    return y if bits == 8 else replace(y, layer_bits=x.layer_bits)
+
+
 def wide(acc: Sequence[int], shape: tuple[int, ...], exponent: Exponent) -> Array:
     """`shorten` (1.2, 12.1) with a shape."""
     if isinstance(exponent, int):

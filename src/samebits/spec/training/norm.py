@@ -19,6 +19,7 @@ from samebits.spec.training.layers import (
     channel_of,
     lifted,
     narrow,
+    narrowed,
     quantize,
     wide,
 )
@@ -139,7 +140,7 @@ def batch_norm(
     a = [ldexp(float(j_gamma[c]), e_gamma) * inv[c] for c in channels]
     shift = [ldexp(float(j_beta[c]), e_beta) - centre[c] * a[c] for c in channels]
     count = len(z.codes) // z.shape[1]
-    saved = BatchNormSaved(as_codes(z), count, centre, inv, a, running is None)
+    saved = BatchNormSaved(narrowed(z), count, centre, inv, a, running is None)
     largest = float(CODE_MAX[8 if z.bits <= 8 else 16])
     inner, where = math.prod(z.shape[1:]), channel_of(z.shape)
     acc, exponents = [0] * len(z.codes), [EXPONENT_MIN] * len(z.codes)
@@ -156,14 +157,6 @@ def batch_norm(
     own = like(z.exponent, exponents)
     y = ExactSums(acc, z.shape, own, gamma.widths[0], tuple(rows.shifts_of(peaks)))
     return y, saved, rows.seen(acc, own, z.shape)
-
-
-def as_codes(z: Array) -> Array:
-    """z as a layer takes it: codes of at most 8 bits, with the same shifts."""
-    if z.bits <= 8:
-        return z
-    exponent = z.exponents if z.shifts else z.exponent
-    return narrow(z.codes, z.shape, exponent, z.layer_bits, shifts=z.shifts)
 
 
 def like(kind: Exponent, exponents: Sequence[int]) -> Exponent:

@@ -12,10 +12,9 @@ from typing import Any
 
 from samebits.spec import formats
 from samebits.spec.training import rows
-from samebits.spec.training.attention import narrowed
 from samebits.spec.training.cell import Direction, Gradients
 from samebits.spec.training.gru import gru, gru_backward
-from samebits.spec.training.layers import Array, Parameter, resolve, unshifted
+from samebits.spec.training.layers import Array, Parameter, narrowed, resolve, unshifted
 from samebits.spec.training.lstm import lstm, lstm_backward
 from samebits.spec.training.pointwise import (
     aligned,

@@ -60,7 +60,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -175,7 +175,7 @@ def inputs_of(node: Node, done: Pass) -> list[Array]:
         case op if op in MOVES:
             return x
         case _:
-            return [as_vectors(node, attention.narrowed(t)) for t in x]
+            return [as_vectors(node, layers.narrowed(t)) for t in x]
 
 
 def batch_norm_input(node: Node, done: Pass) -> Array:
@@ -183,10 +183,7 @@ def batch_norm_input(node: Node, done: Pass) -> Array:
     if node.inputs[0] in done.sums:
         sums, move = done.sums[node.inputs[0]]
         return move(sums.short())
-    x = done.outputs[node.inputs[0]]
-    if x.bits <= 16:
-        return x
-    return replace(layers.narrow(x.codes, x.shape, x.exponent, 16), layer_bits=x.layer_bits)
+    return layers.narrowed(done.outputs[node.inputs[0]], 16)
 
 
 def as_vectors(node: Node, x: Array) -> Array:

@@ -25,7 +25,8 @@ from samebits.train.deployed.rounding import saturated
 from samebits.train.deployed.weights import real_values
 from samebits.train.operation import TrainingOperation
 from samebits.train.shifts import ChannelPeaks
-from samebits.train.value import BFPValue, Weight, requantized
+from samebits.train.sums import requantized
+from samebits.train.value import BFPValue, Weight
 
 EXACT_BITS = 53  # of exact values: binary64 holds them
 SCORE_BITS = 16

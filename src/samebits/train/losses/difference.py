@@ -22,8 +22,9 @@ from samebits.train.losses.reduction import (
 from samebits.train.operation import OperationCall, TrainingOperation
 from samebits.train.operations.logarithms import as_values
 from samebits.train.quantize import quantize_real
+from samebits.train.sums import requantized
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue, requantized
+from samebits.train.value import BFPValue
 
 
 class Measured(NamedTuple):

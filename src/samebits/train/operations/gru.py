@@ -17,7 +17,8 @@ from samebits.train.operations.recurrence import (
     side_by_side,
 )
 from samebits.train.operations.recurrent import ONE, ONE_SQUARED, looked_up
-from samebits.train.value import Term, combined, requantized
+from samebits.train.sums import requantized
+from samebits.train.value import Term, combined
 
 
 @dataclass(frozen=True)

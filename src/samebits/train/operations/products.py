@@ -13,7 +13,8 @@ from samebits.errors import UnsupportedError
 from samebits.kernels import ConvShape, rows
 from samebits.kernels.protocol import Part
 from samebits.kernels.rows import Exponent
-from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
+from samebits.train.sums import requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in
 
 
 def check_kind(x: BFPValue, weight: Weight) -> None:

@@ -43,16 +43,9 @@ from samebits.train.operations.recurrent import (
     row_product,
     tables,
 )
+from samebits.train.sums import requantized
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import (
-    BFPValue,
-    Term,
-    Weight,
-    bfp32,
-    combined,
-    common_exponent,
-    requantized,
-)
+from samebits.train.value import BFPValue, Term, Weight, bfp32, combined, common_exponent
 
 MAX_HIDDEN = 1 << 14  # 4H products of 16 by 8 bits stay below 2**38
 

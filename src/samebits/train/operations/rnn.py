@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from samebits.kernels.protocol import GATE_EXPONENT, Part
 from samebits.train.operations.recurrence import Arriving, Handed, Two, Values, of_cells
 from samebits.train.operations.recurrent import ONE_SQUARED, looked_up
-from samebits.train.value import bfp32, combined, requantized
+from samebits.train.sums import requantized
+from samebits.train.value import bfp32, combined
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from samebits.train.operations.products import (
     of_weight,
 )
 from samebits.train.shifts import ChannelPeaks
+from samebits.train.sums import requantized
 from samebits.train.tensor import BFPParameter, BFPTensor, offer
-from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in, requantized
+from samebits.train.value import BFPValue, Weight, as_gradient, gradient_in
 
 
 def _transposed_products(

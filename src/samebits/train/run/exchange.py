@@ -38,8 +38,8 @@ from samebits.kernels.protocol import CODE_TYPE, Part
 from samebits.spec import formats
 from samebits.train.deferred import ShardUpdate
 from samebits.train.run.distributed import Workers
+from samebits.train.sums import requantized
 from samebits.train.tensor import BFPParameter, BFPTensor
-from samebits.train.value import requantized
 
 BUCKET = 1 << 16  # elements from which a bucket is closed: 256 KiB
 GRANULE = 8  # slices are multiples of it, so that bits pack into whole bytes
