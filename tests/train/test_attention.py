@@ -89,7 +89,7 @@ def as_attention(module, by_rows, query, key, value, allowed):
     mixed = reference.matmul(reference.operands(weights, v))
     shape = (query.shape[0], query.shape[1], heads * v.shape[-1])
     joined = moves.placed(mixed, moves.inverse(moves.split_heads(shape, heads)[0]), shape)
-    taken = reference.narrowed(joined)
+    taken = layers.narrowed(joined)
     return layers.affine(taken, own["out_proj.weight"], own["out_proj.bias"], out_width=32)
 
 
