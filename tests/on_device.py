@@ -172,9 +172,10 @@ def code_of(
     step: int = 0,
     batch: int = 8,
     rates: Sequence[float] = (),
+    arena: int = 0,
 ) -> TrainingCode:
     state = state_of(run, step)
-    return training_code(run, options, SHAPE, state, batch=batch, rates=rates)
+    return training_code(run, options, SHAPE, state, batch=batch, rates=rates, arena=arena)
 
 
 def batches(steps: int, batch: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 ALIGNMENT = 8
 SEARCH_BUFFERS, SEARCH_NODES = 40, 20_000
@@ -62,13 +63,19 @@ def live_bound(buffers: Sequence[ArenaBuffer]) -> int:
     return max((sum(b.size for b in buffers if b.first <= s <= b.last) for s in starts), default=0)
 
 
-def plan(buffers: Sequence[ArenaBuffer]) -> ArenaPlan:
-    """A plan with a small peak. Where all sizes are multiples of a number, offsets are too."""
+def plan(buffers: Sequence[ArenaBuffer], enough: int = 0, moves: int = 0) -> ArenaPlan:
+    """A plan with a small peak. Where all sizes are multiples of a number, offsets are too.
+
+    moves: how many other orders are tried where the peak is above the bound and `enough`
+    """
     bound = live_bound(buffers)
     best = min((_greedy(buffers, order) for order in _orders(buffers)), key=_peak_of(buffers))
     peak = _peak_of(buffers)(best)
     if peak > bound and len(buffers) <= SEARCH_BUFFERS:
         best = _search(buffers, best, bound)
+        peak = _peak_of(buffers)(best)
+    if peak > max(bound, enough) and moves:
+        best = _climbed(buffers, best, max(bound, enough), moves)
         peak = _peak_of(buffers)(best)
     return ArenaPlan(tuple(buffers), tuple(best), peak, bound)
 
@@ -170,3 +177,23 @@ def _search(buffers: Sequence[ArenaBuffer], start: list[int], bound: int) -> lis
 
     place(0)
     return best
+
+
+def _climbed(
+    buffers: Sequence[ArenaBuffer], start: list[int], enough: int, moves: int
+) -> list[int]:
+    """Greedy plans of orders that differ from the best so far by one buffer's place (hill climbing:
+    orders that are as good are taken, too), until one is good enough."""
+    peak_of, draw = _peak_of(buffers), Random(0)
+    order = min(_orders(buffers), key=lambda order: peak_of(_greedy(buffers, order)))
+    best = _greedy(buffers, order)
+    peak = peak_of(best)
+    for _ in range(moves):
+        if peak <= enough:
+            break
+        tried = list(order)
+        tried.insert(draw.randrange(len(tried)), tried.pop(draw.randrange(len(tried))))
+        found = _greedy(buffers, tried)
+        if peak_of(found) <= peak:
+            order, best, peak = tried, found, peak_of(found)
+    return min(start, best, key=peak_of)

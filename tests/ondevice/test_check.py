@@ -25,7 +25,9 @@ def programs(tmp_path_factory):
     run = engine(network("dropout"), options)
     code = code_of(run, options)
     name = "samebits/train_sgd.c"
-    text = code.files[name].replace(b"rounded10(size, n, w)", b"rounded10(size, n, w ^ 0x8000)")
+    text = code.files[name].replace(
+        b"rounded10(size, n, bits)", b"rounded10(size, n, bits ^ 0x8000)"
+    )
     assert text != code.files[name]
     wrong = replace(code, files={**code.files, name: text})
     home = tmp_path_factory.mktemp("c")

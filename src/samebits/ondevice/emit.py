@@ -298,11 +298,11 @@ def _calls(
 
 
 def _room(places: Places, room: Room) -> str:
-    """A room in the text of a call: its offset, or of an optional one its pointer or NULL."""
-    if not room.optional:
+    """A room in the text of a call: its offset, or a pointer or NULL where it may be left out."""
+    if not room.saves:
         return str(places.rooms[room])
     at = places.rooms.get(room)
-    return "NULL" if at is None else f"(int32_t *)(void *)(m + {at})"
+    return "NULL" if at is None else f"(void *)(m + {at})"
 
 
 def _folded(text: str, pad: str) -> list[str]:

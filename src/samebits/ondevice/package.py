@@ -33,7 +33,7 @@ KERNELS = (
     *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
     *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
     *("ondevice/train_products.c", "ondevice/train_root.h", "ondevice/train_state.c"),
-    "ondevice/train_sums.c",
+    *("ondevice/train_sums.c", "ondevice/train_gradient.c"),
     *("ondevice/train_update.c", "ondevice/train_update.h", "ondevice/train_weights.c"),
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
@@ -115,12 +115,14 @@ def training_code(
     batch: int,
     prefix: str = "model",
     rates: Sequence[float] = (),
+    arena: int = 0,
 ) -> TrainingCode:
     """The C of an engine's model that trains on where a run is, as steps of the engine do.
 
     shape: of one sample; batch: the most samples of a step, which is one shard; rates: of the steps
-    to come, none: that of the run. Raises InputError for a batch that is none, a bad rate and a bad
-    prefix, UnsupportedError for a network or options that C cannot train yet.
+    to come, none: that of the run; arena: bytes up to which it may grow where that spares time.
+    Raises InputError for a batch that is none, a bad rate and a bad prefix, UnsupportedError for a
+    network or options that C cannot train yet.
     """
     checked_prefix(prefix)
     if batch < 1:
@@ -130,7 +132,7 @@ def training_code(
     options = options_of(config)
     schedule = schedule_entries(rates, state.step)
     frozen = frozen_parts(tape, state.model)
-    places = place(tape, options, frozen.sha256)
+    places = place(tape, options, frozen.sha256, arena)
     data = to_bytes(state, places)
     files = {
         f"{prefix}.h": header(tape, places, prefix),

@@ -7,12 +7,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from samebits.arena import ArenaBuffer, ArenaPlan, aligned, plan
+from samebits.arena import ArenaBuffer, ArenaPlan, aligned, live_bound, plan
 from samebits.ondevice.optimizer import POWERS, UpdateOptions
 from samebits.ondevice.tape import Room, StepTape, StoredParameter, StoredStatistics
 
 HEADER, SCALE = 24, 16
 """Bytes: of a saved state's header, and of a parameter's exponents in memory."""
+MOVES = 2000  # orders that a plan of memory tries
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Places:
 
     moments:    what there is of every parameter
     parameters: in the order of the tape; statistics: with their offsets; powers: of Adam, or None
-    rooms:      offsets of the values of a step; optional ones that are not there are missing
+    rooms:      offsets of the values of a step, but for those that are left out
     frozen:     sha256 of all that no step changes, or ""
     network:    32 bits that tell networks apart, of all that their state depends on
     state:      bytes of the arena that hold it. saved: bytes of a saved state
@@ -52,8 +53,11 @@ class Places:
     bound: int
 
 
-def place(tape: StepTape, options: UpdateOptions, frozen: str = "") -> Places:
-    """The places of a tape: numbers of 8 bytes first, then those of 4, 2 and 1."""
+def place(tape: StepTape, options: UpdateOptions, frozen: str = "", limit: int = 0) -> Places:
+    """The places of a tape: numbers of 8 bytes first, then those of 4, 2 and 1.
+
+    limit: bytes of the arena up to which room that spares time is taken
+    """
     at, statistics, placed = 0, [], []
     for held in tape.statistics:
         statistics.append((held, at))
@@ -70,8 +74,8 @@ def place(tape: StepTape, options: UpdateOptions, frozen: str = "") -> Places:
         pairs += 2 * (1 + kinds) * parameter.size
         bytes_at += parameter.size
     state = aligned(bytes_at)
-    chosen, found = _planned(tape.rooms)
-    rooms = {r: state + offset for r, offset in zip(chosen, found.offsets, strict=True)}
+    offsets, found = _planned(tape.rooms, limit - state)
+    rooms = {room: state + offset for room, offset in offsets.items()}
     reals = sum(held.channels for held in tape.statistics) + len(POWERS) * options.is_adam
     saved = HEADER + 4 * (1 + kinds) * count + (3 + 2 * kinds) * elements + 8 * reals
     return Places(
@@ -89,19 +93,28 @@ def place(tape: StepTape, options: UpdateOptions, frozen: str = "") -> Places:
     )
 
 
-def _planned(rooms: Sequence[Room]) -> tuple[list[Room], ArenaPlan]:
-    """A plan with all optional rooms that fit beside the others, and the rooms that it places."""
+def _planned(rooms: Sequence[Room], limit: int) -> tuple[dict[Room, int], ArenaPlan]:
+    """Offsets of rooms; of those that may be left out, the ones that fit within a limit of bytes or
+    beside the others, first what saves the most for its bytes; and the plan."""
+    sizes = {room: room.size for room in rooms if not room.saves}
 
-    def planned(chosen: Sequence[Room]) -> ArenaPlan:
-        return plan([ArenaBuffer(aligned(r.size), r.first, r.last) for r in chosen])
+    def buffers(sizes: dict[Room, int]) -> list[ArenaBuffer]:
+        return [ArenaBuffer(aligned(size), r.first, r.last) for r, size in sizes.items()]
 
-    chosen = [room for room in rooms if not room.optional]
-    best = planned(chosen)
-    for room in (room for room in rooms if room.optional):
-        found = planned([*chosen, room])
-        if found.peak <= best.peak:
-            chosen, best = [*chosen, room], found
-    return chosen, best
+    best, over = plan(buffers(sizes), moves=MOVES), dict[Room, Room]()
+    spare = sorted((room for room in rooms if room.saves), key=lambda r: -r.saves / r.size)
+    for room in spare:
+        places = [room] if room.around is None else [room, room.around]
+        for at in places:
+            tried, most = buffers(sizes | {at: room.size}), max(best.peak, limit)
+            if live_bound(tried) > most:
+                continue
+            found = plan(tried, most, MOVES)
+            if found.peak <= most:
+                sizes, best, over[room] = sizes | {at: room.size}, found, at
+                break
+    offsets = dict(zip(sizes, best.offsets, strict=True))
+    return offsets | {room: offsets[at] for room, at in over.items()}, best
 
 
 def _network(tape: StepTape, options: UpdateOptions, frozen: str) -> int:

@@ -7,8 +7,17 @@ import math
 from torch import nn
 
 from samebits.errors import UnsupportedError
-from samebits.ondevice.rules import RULES
-from samebits.ondevice.tape import Array, StepTape, codes, exponent, gradient, pointer
+from samebits.ondevice.gradients import settled
+from samebits.ondevice.rules import FOLLOWING, RULES
+from samebits.ondevice.tape import (
+    Gradient,
+    StepTape,
+    codes,
+    exponent,
+    gradient,
+    pointer,
+    stored,
+)
 from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
 from samebits.train.graph import Parameter, TrainingGraph, TrainingNode
 
@@ -41,7 +50,7 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     return made.tape
 
 
-def _backward(made: TapeWriter, g: Array) -> None:
+def _backward(made: TapeWriter, g: Gradient) -> None:
     """All gradients, from that of the output. Gradients of a value with several uses are summed
     when they are complete (training.md 1.3); bounds of their magnitudes wait as they do."""
     t, order, at = made.tape, made.backward[::-1], made.graph.output
@@ -57,6 +66,8 @@ def _backward(made: TapeWriter, g: Array) -> None:
             if wanted and isinstance(a, Parameter)
         )
         g = parts[0] if len(parts) == 1 else _resolved(made, node, parts)
+        if node.operation.name not in FOLLOWING:
+            g = settled(made, node, g)
         if at != slot:
             t.bounds.append(instruction(node, f"b.reach = r[{made.reaches[slot]}]", fails=False))
         following = order[k + 1][0].outputs[0] if k + 1 < len(order) else None
@@ -82,11 +93,12 @@ def _keep_reach(made: TapeWriter, node: TrainingNode, slot: int) -> None:
     made.tape.reaches = len(made.reaches)
 
 
-def _resolved(made: TapeWriter, node: TrainingNode, parts: list[Array]) -> Array:
+def _resolved(made: TapeWriter, node: TrainingNode, parts: list[Gradient]) -> Gradient:
     """The sum of the gradients of a value, in the place of one of 32 bits if there is one."""
-    t = made.tape
+    t, rooms = made.tape, [g.room for g in parts]
+    parts = [settled(made, node, g, rooms.count(g.room) > 1) for g in parts]
     wide = next((g for g in parts if g.width == 32 and not made.is_shared(g)), None)
-    out = t.array(parts[0].shape, 32) if wide is None else t.over(wide)
+    out = t.gradient(parts[0].shape, 32) if wide is None else stored(t.over(wide))
     given = ", ".join(gradient(g, i) for i, g in enumerate(parts))
     call = f"samebits_train_resolve((samebits_gradient[]){{{{{given}}}}}, {len(parts)}, "
     call += f"count * {out.sample}, {codes(out, len(parts))}, &{exponent(out)})"
@@ -107,7 +119,7 @@ def _quantize(made: TapeWriter, first: TrainingNode, shape: tuple[int, ...]) -> 
     made.arrays[0] = x
 
 
-def _loss(made: TapeWriter, last: TrainingNode) -> Array:
+def _loss(made: TapeWriter, last: TrainingNode) -> Gradient:
     """The gradient of the logits, in their place."""
     t, z = made.tape, made.arrays[made.graph.output]
     t.logits, t.classes = z, z.shape[1]
@@ -117,7 +129,7 @@ def _loss(made: TapeWriter, last: TrainingNode) -> Array:
     call = f"samebits_train_cross_entropy({codes(z, 0)}, count, {t.classes}, {exponent(z)}, labels"
     call += f", TABLES, {pointer('int64_t', 1)}, {codes(z, 0)}, &{exponent(z)}, loss)"
     t.forward.append(instruction(last, call, z, row, fails=False))
-    return z
+    return stored(z)
 
 
 def _check_updated(made: TapeWriter) -> None:

@@ -15,8 +15,10 @@ from dataclasses import replace
 
 from samebits.kernels import ConvShape, Window
 from samebits.kernels.averages import Averages
+from samebits.ondevice.gradients import column, narrowed, settled
 from samebits.ondevice.tape import (
     Array,
+    Gradient,
     Room,
     StepCall,
     codes,
@@ -37,6 +39,10 @@ from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
+EXACT_TERMS = 516  # products of 16 and 8 bits that a sum of 32 bits holds
+COLUMN = (
+    8  # products that a code of a gradient takes as long as, which is computed where it is read
+)
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values; 0: none
 
@@ -60,6 +66,7 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
     sides = [shape.h, shape.w, shape.ci, shape.oh, shape.ow] if image else [1, 1, shape.ci, 1, 1]
     window = [shape.kh, shape.kw, *shape.stride, *shape.padding, shape.groups]
     geometry = record_of("conv", ["count", *sides, shape.co, *window])
+    work = math.prod(out) * shape.products
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
     if node.outputs[0] == made.graph.output:
@@ -67,10 +74,14 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         call = f"samebits_train_logits({head}, {codes(y, 1)}, &{exponent(y)})"
         forward = [instruction(node, call, x, y)]
         made.arrays[node.outputs[0]] = y
+    elif _joins(made, node):
+        forward, z = [], Array(Room(0), -1, 16, out)
+        made.shorts[node.outputs[0]], made.joined[z] = z, (head, x)
     else:
         clamp, rooms, forward = "SAMEBITS_TRAIN_PLAIN, NULL", list[Room](), []
         for width in _widths(made, node):  # where two are read, the products are computed again
-            y, sums = t.array(out, width), t.room(4 * math.prod(out), optional=True)
+            y = t.array(out, width)
+            sums = t.optional(4 * math.prod(out), work, y.room)
             if width == 8:
                 clamp, rooms = clamped(made, node, y, 3)
             call = f"samebits_train_products({head}, {{2}}, m + {{1}}, {width}, &{exponent(y)}, "
@@ -83,36 +94,48 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         call = f"samebits_train_bound_{name}(&b, {geometry}, {text})"
         t.bounds.append(instruction(node, call, fails=False))
 
-    def input_gradient(g: Array) -> Array:
-        narrow = g
-        if g.width == 32:
-            narrow = t.array(g.shape, 16)
-            call = f"samebits_train_narrow({gradient(g, 0)}, count * {g.sample}"
-            call += f", {codes(narrow, 1)}, &{exponent(narrow)})"
-            t.backward.append(instruction(node, call, g, narrow))
-        dx = t.array(x.shape, 16)
-        call = f"samebits_train_input_gradient({geometry}, {codes(narrow, 0)}, "
-        call += f"{exponent(narrow)}, {w}, {codes(dx, 1)}, &{exponent(dx)})"
-        t.backward.append(instruction(node, call, narrow, dx))
+    def input_gradient(g: Gradient) -> Gradient:
+        short, dx, rooms = narrowed(made, node, g), t.gradient(x.shape, 16), list[Room]()
+        call = f"samebits_train_input_gradient({geometry}, {codes(short, 0)}, "
+        call += f"{exponent(short)}, {w}, "
+        if _input_terms(shape) <= EXACT_TERMS:
+            rooms.append(t.optional(4 * math.prod(x.shape), work, dx.room))
+        call += f"{'{2}' if rooms else 'NULL'}, {codes(dx, 1)}, &{exponent(dx)})"
+        t.backward.append(instruction(node, call, short, dx, *rooms))
         return dx
 
-    def backward(g: Array) -> tuple[Array | None]:
+    def backward(g: Gradient) -> tuple[Gradient | None]:
         dx = input_gradient(g) if wants(node, 0) else None
         if wants(node, 2):
             bound("bias", f"{b}, o")
-            room = t.room(8 * shape.co)
-            call = f"samebits_train_bias_step({gradient(g, 0)}, count * {g.sample // shape.co}"
-            call += f", {b}, o, {pointer('int64_t', 1)})"
-            t.backward.append(instruction(node, call, g, room))
+            call = f"samebits_train_bias_step({gradient(g, 2)}, count * {g.rows}, "
+            call += f"{pointer('int32_t', 0)}, {pointer('int64_t', 1)}, {b}, o)"
+            sums = t.room(8 * shape.co)
+            t.backward.append(instruction(node, call, column(made, g), sums, *g.rooms))
         if wants(node, 1):
             bound("weight", f"{exponent(x)}, {w}, o")
-            call = f"samebits_train_weight_step({geometry}, {gradient(g, 0)}, {codes(x, 1)}, "
-            t.backward.append(instruction(node, f"{call}{exponent(x)}, {w}, o)", g, x))
+            call = f"samebits_train_weight_step({geometry}, {codes(x, 0)}, {exponent(x)}, "
+            call += f"{gradient(g, 4)}, {pointer('int32_t', 1)}, "
+            call += f"{pointer('samebits_meeting', 2)}, {{3}}, {w}, o)"
+            room = t.room(8 * t.batch * g.rows)
+            columns = 0 if g.is_stored else math.prod(out) * COLUMN
+            sums = t.optional(8 * shape.co * shape.products, work + columns)
+            t.backward.append(instruction(node, call, x, column(made, g), room, sums, *g.rooms))
         if dx is not None:
             bound("input", w)
         return (dx,)
 
     made.going_back(node, backward)
+
+
+def _joins(made: TapeWriter, node: TrainingNode) -> bool:
+    """Whether products and the batch norm that alone takes them stand, so that one instruction
+    computes both and never stores what lies between."""
+    short = made.next(node)
+    norm = None if short is None or short.operation.name != "Short" else made.next(short)
+    if norm is None or norm.operation.name != "BatchNorm" or any(node.wanted):
+        return False
+    return not norm.arguments[5] and not any(norm.wanted)
 
 
 def _norm(made: TapeWriter, node: TrainingNode) -> None:
@@ -132,6 +155,17 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     geometry = record_of("norm", [*numbers, int(not training)])
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     running = ", ".join(made.statistics(mean, var, training))
+    saved, room = t.room(32 * channels), t.room(8 * channels)
+    if z in made.joined:
+        head, x = made.joined[z]
+        y = t.array(z.shape, 8)
+        clamp, _ = clamped(made, node, y, 4)
+        call = f"samebits_train_products_norm({head}, {geometry}, {w}, {b}, {running}, "
+        call += f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}, "
+        t.forward.append(instruction(node, f"{call}&{exponent(y)}, {clamp})", x, y, saved, room))
+        t.run.append(t.forward[-1])
+        made.arrays[node.outputs[0]] = y
+        return
     in_place = not training and made.is_alone(slot.index)
     reads = wants(node, 1) or wants(node, 2)  # z, which the gradients of gamma and beta need
     in_place &= not reads if z.width == 8 else not _is_kept(made, node)
@@ -142,7 +176,6 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
         call += f"{codes(read, 1)}, &{exponent(read)})"
         t.forward.append(instruction(node, call, z, read))
     y = t.over(z, 8) if in_place else t.array(z.shape, 8)
-    saved, room = t.room(32 * channels), t.room(8 * channels)
     head = f"{geometry}, m + {{0}}, {exponent(z)}"
     clamp, masks = clamped(made, node, y, 4)
     tail = f"{pointer('samebits_channel', 2)}, {pointer('int32_t', 3)}, {codes(y, 1)}"
@@ -158,21 +191,25 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     t.forward.append(instruction(node, call, *rooms))
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> tuple[Array | None]:
+    def backward(g: Gradient) -> tuple[Gradient | None]:
+        if g.lines is not None:
+            g = settled(made, node, g)
         gamma, beta = (own if wants(node, i) else "NULL" for i, own in ((1, w), (2, b)))
         call = f"samebits_train_bound_norm(&b, {geometry}, {gamma}, {beta}, "
         call += f"{pointer('samebits_channel', 0)}, o)"
         t.bounds.append(instruction(node, call, saved, fails=False))
-        dz, text, last = None, "NULL, NULL", list[Array]()
-        if wants(node, 0):
-            dz = g if g.width == 32 and not made.is_shared(g) else t.array(g.shape, 32)
-            text, last = f"{codes(dz, 5)}, &{exponent(dz)}", [dz]
-        reals, integers = t.room(32 * channels), t.room(4 * channels)
-        call = f"samebits_train_norm_gradient({geometry}, {gradient(g, 0)}, {codes(read, 1)}, "
-        call += f"{exponent(read)}, {gamma}, {beta}, {pointer('samebits_channel', 2)}, o, "
-        call += f"{pointer('double', 3)}, {pointer('int32_t', 4)}, {text})"
-        t.backward.append(instruction(node, call, g, read, saved, reals, integers, *last))
-        return (dz,)
+        reals, integers = t.room(32 * channels + 8), t.room(4 * channels)
+        dz = replace(g, exponent=t.new_exponent(), lines=(reals, read.room))
+        call = f"samebits_train_norm_gradient({geometry}, {gradient(g, 5)}, {codes(read, 0)}, "
+        call += f"{exponent(read)}, {gamma}, {beta}, {pointer('samebits_channel', 1)}, o, "
+        call += f"{pointer('int32_t', 2)}, {pointer('double', 3)}, {pointer('int32_t', 4)}, "
+        call += f"&{exponent(dz)})" if wants(node, 0) else "NULL)"
+        rooms = (read, saved, column(made, g), reals, integers)
+        t.backward.append(instruction(node, call, *rooms, *g.rooms))
+        if not wants(node, 0):
+            return (None,)
+        stays = g.is_stored and g.width == 32 and not made.is_shared(g)
+        return (settled(made, node, dz) if stays else dz,)
 
     made.going_back(node, backward)
 
@@ -233,12 +270,12 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     made.arrays[node.outputs[0]] = x
     joined = after is not None and after.operation.name == "MaxPool"
 
-    def backward(g: Array) -> tuple[Array]:
+    def backward(g: Gradient) -> tuple[Gradient]:
         if joined:
             return (g,)
-        dx = g
+        dx = g = settled(made, node, g)
         if made.is_shared(g):
-            dx = t.array(g.shape, g.width)
+            dx = t.gradient(g.shape, g.width)
             _copy(t.backward, node, g, dx)
         call = f"samebits_train_relu_gradient(m + {{0}}, {g.width}, {pointer('uint8_t', 1)}, "
         call += f"count * {x.sample})"
@@ -299,12 +336,8 @@ def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> tuple[Array]:
-        dx = t.array(x.shape, 32)
-        call = f"samebits_train_max_pool_gradient({geometry}, {gradient(g, 0)}, "
-        call += f"{pointer('uint8_t', 1)}, {codes(dx, 2)}, &{exponent(dx)})"
-        t.backward.append(instruction(node, call, g, *where, dx, fails=False))
-        return (dx,)
+    def backward(g: Gradient) -> tuple[Gradient]:
+        return (replace(g, shape=x.shape, pool=(geometry, where[0])),)
 
     made.going_back(node, backward)
 
@@ -326,8 +359,8 @@ def _average(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> tuple[Array]:
-        dx = t.array(x.shape, 32)
+    def backward(g: Gradient) -> tuple[Gradient]:
+        dx = t.gradient(x.shape, 32)
         call = f"samebits_train_average_gradient({geometry}, {gradient(g, 0)}, {codes(dx, 1)}"
         t.backward.append(instruction(node, f"{call}, &{exponent(dx)})", g, dx, fails=False))
         return (dx,)
@@ -361,10 +394,10 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     _copy(t.run, node, x, y)
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Array) -> tuple[Array]:
+    def backward(g: Gradient) -> tuple[Gradient]:
         call = f"samebits_train_bound_dropout(&b, {geometry})"
         t.bounds.append(instruction(node, call, fails=False))
-        dx = g if g.width == 32 and not made.is_shared(g) else t.array(g.shape, 32)
+        dx = g if g.width == 32 and not made.is_shared(g) else t.gradient(g.shape, 32)
         call = f"samebits_train_dropout_gradient({geometry}, o, {gradient(g, 0)}, {codes(dx, 1)}"
         t.backward.append(instruction(node, f"{call}, &{exponent(dx)})", g, dx, fails=False))
         return (dx,)
@@ -412,6 +445,16 @@ def _widths(made: TapeWriter, node: TrainingNode) -> list[int]:
     takers = _takers(made, node.outputs[0])
     return sorted({16 if taker.operation.name == "Short" else 8 for taker in takers}, reverse=True)
 
+
+def _input_terms(shape: ConvShape) -> int:
+    """The most products of a gradient of an input."""
+    down = min(-(-shape.kh // shape.stride[0]), shape.oh)
+    across = min(-(-shape.kw // shape.stride[1]), shape.ow)
+    return shape.co // shape.groups * down * across
+
+
+FOLLOWING = ("Products", "BatchNorm", "Narrow", "Short", "Relu")
+"""Operations that take gradients which are not stored."""
 
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Products": _products,

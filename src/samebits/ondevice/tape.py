@@ -15,13 +15,16 @@ from dataclasses import dataclass, field, replace
 class Room:
     """Bytes of the arena between the first and the last instruction that names them.
 
-    optional: instructions do without, in more time; calls have the whole pointer in their place
+    saves:  products that an instruction does not compute again where it has this room, which may be
+            left out; calls have the whole pointer in its place. 0: the room is needed
+    around: of one that may be left out: it may lie over this one, which grows for it
     """
 
     size: int
     first: int = -1
     last: int = -1
-    optional: bool = False
+    saves: int = 0
+    around: Room | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,35 @@ class Array:
     def shaped(self, shape: tuple[int, ...]) -> Array:
         """The same codes in another shape."""
         return replace(self, shape=shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient(Array):
+    """A gradient: stored, or computed where it is read, from what is stored of a later one.
+
+    room, width: of what is stored; exponent, shape: its own
+    pool:  the geometry of the max pool that it is behind, as C, and the places of maxima
+    lines: of the batch norm that it is behind, and the norm's input
+    """
+
+    pool: tuple[str, Room] | None = None
+    lines: tuple[Room, Room] | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether memory holds its own codes."""
+        return self.pool is None and self.lines is None
+
+    @property
+    def rooms(self) -> list[Room]:
+        """All that its text names, in order."""
+        behind = [] if self.pool is None else [self.pool[1]]
+        return [self.room, *behind, *(self.lines or ())]
+
+    @property
+    def rows(self) -> int:
+        """Codes of a channel of one sample."""
+        return self.sample // self.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -117,22 +149,33 @@ class StepTape:
     exponents: int = 0
     reaches: int = 0
 
-    def room(self, size: int, optional: bool = False) -> Room:
+    def room(self, size: int) -> Room:
         """New bytes, whose life instructions will tell."""
-        made = Room(size, optional=optional)
-        self.rooms.append(made)
-        return made
+        self.rooms.append(Room(size))
+        return self.rooms[-1]
+
+    def optional(self, size: int, saves: int, around: Room | None = None) -> Room:
+        """New bytes that save products; they may lie over those of a room, from its first on."""
+        self.rooms.append(Room(size, saves=saves, around=around))
+        return self.rooms[-1]
+
+    def new_exponent(self) -> int:
+        """The number of an exponent."""
+        self.exponents += 1
+        return self.exponents - 1
 
     def array(self, shape: tuple[int, ...], width: int) -> Array:
         """A new tensor."""
         room = self.room(math.prod(shape) * width // 8)
-        self.exponents += 1
-        return Array(room, self.exponents - 1, width, shape)
+        return Array(room, self.new_exponent(), width, shape)
+
+    def gradient(self, shape: tuple[int, ...], width: int) -> Gradient:
+        """A new gradient."""
+        return stored(self.array(shape, width))
 
     def over(self, array: Array, width: int | None = None) -> Array:
         """A new tensor of at most its width in the place of one that nobody reads any more."""
-        self.exponents += 1
-        return replace(array, exponent=self.exponents - 1, width=width or array.width)
+        return replace(array, exponent=self.new_exponent(), width=width or array.width)
 
     @property
     def training(self) -> list[StepCall]:
@@ -145,6 +188,11 @@ class StepTape:
             for room in instruction.rooms:
                 room.first = at if room.first < 0 else room.first
                 room.last = at
+
+
+def stored(array: Array) -> Gradient:
+    """An array as a gradient."""
+    return Gradient(array.room, array.exponent, array.width, array.shape)
 
 
 def pointer(kind: str, place: int) -> str:
@@ -162,10 +210,15 @@ def exponent(array: Array) -> str:
     return f"e[{array.exponent}]"
 
 
-def gradient(array: Array, place: int) -> str:
-    """A gradient of either width, as C."""
-    held = f"m + {{{place}}}"
-    return f"(samebits_gradient){{{{{held}, {array.width}, {exponent(array)}}}}}"
+def gradient(g: Gradient, place: int) -> str:
+    """A gradient as C; `place`: of the first of its rooms."""
+    given = {"codes": f"m + {{{place}}}", "width": g.width, "e": exponent(g)}
+    if g.pool is not None:
+        place += 1
+        given |= {"pool": g.pool[0], "where": pointer("uint8_t", place)}
+    if g.lines is not None:
+        given |= {"lines": pointer("int64_t", place + 1), "z": pointer("int8_t", place + 2)}
+    return f"(samebits_gradient){{{{{', '.join(f'.{k} = {v}' for k, v in given.items())}}}}}"
 
 
 def record_of(kind: str, numbers: Sequence[object]) -> str:

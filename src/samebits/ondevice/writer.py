@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from samebits.errors import UnsupportedError
 from samebits.ondevice.tape import (
     Array,
+    Gradient,
     Room,
     StepCall,
     StepTape,
@@ -19,7 +20,7 @@ from samebits.ondevice.tape import (
 )
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 
-Backward = Callable[[Array], tuple[Array | None, ...]]
+Backward = Callable[[Gradient], tuple[Gradient | None, ...]]
 """Emits the backward instructions of a node: from the gradient of its output to those of the values
 that it reads, None where none is wanted."""
 
@@ -47,6 +48,7 @@ class TapeWriter:
     arrays:   of the graph's values, by number
     makers:   the node that gives each value; readers: those that read it
     shorts:   of values whose sums batch norms take, in 16 bits
+    joined:   of those, what a batch norm computes itself: the arguments of products, and an input
     backward: of the nodes so far
     pending:  gradients on their way back, by the value that they are of; each may be of several
     reaches:  numbers of the bounds of gradients that wait, by value
@@ -64,7 +66,8 @@ class TapeWriter:
     readers: dict[int, list[TrainingNode]] = field(default_factory=dict)
     backward: list[tuple[TrainingNode, Backward]] = field(default_factory=list)
     shorts: dict[int, Array] = field(default_factory=dict)
-    pending: dict[int, list[Array]] = field(default_factory=dict)
+    joined: dict[Array, tuple[str, Array]] = field(default_factory=dict)
+    pending: dict[int, list[Gradient]] = field(default_factory=dict)
     reaches: dict[int, int] = field(default_factory=dict)
     updated: set[int] = field(default_factory=set)
     masks: dict[int, Room] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class TapeWriter:
             return True
         return self.is_alone(next(slots_of(maker)))
 
-    def is_shared(self, g: Array) -> bool:
+    def is_shared(self, g: Gradient) -> bool:
         """Whether a gradient is on its way to another value, too: nobody may write there."""
         return any(other.room is g.room for held in self.pending.values() for other in held)
 

@@ -136,11 +136,25 @@ typedef struct {
     samebits_coefficient scale;
 } samebits_dropout;
 
-/* A gradient: codes of 16 or 32 bits, and their exponent. */
+/* A gradient: codes of 16 or 32 bits, and their exponent.
+ *
+ * It may follow from others, so that its own codes, of 32 bits, are computed channel by channel
+ * where they are read, and never stored. pool, where: behind a max pool `codes` are those of its
+ * output; or NULL. lines, z: of a batch norm (samebits_train_norm_gradient), which comes after the
+ * pool; or NULL. */
 typedef struct {
     const void *codes;
     int32_t width, e;
+    const samebits_pool *pool;
+    const uint8_t *where;
+    const int64_t *lines;
+    const int8_t *z;
 } samebits_gradient;
+
+/* A code of a gradient, and where the number lies that it meets. */
+typedef struct {
+    int32_t g, x;
+} samebits_meeting;
 
 /* Magnitudes of gradients are at most 2**reach; `sure` while no exponent can leave its range. */
 typedef struct {
@@ -157,8 +171,8 @@ int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e)
  * element i passes, by the integer that was clamped; NULL: no gradient comes here. */
 enum { SAMEBITS_TRAIN_PLAIN, SAMEBITS_TRAIN_RELU, SAMEBITS_TRAIN_RELU6 };
 
-/* Outputs of 8 or 16 bits, or the logits, of 32. bias: or NULL. sums: room for all; NULL: they are
- * computed twice. */
+/* Outputs of 8 or 16 bits, or the logits, of 32. bias: or NULL. sums: room for all, which y may be
+ * the first part of; NULL: they are computed twice. */
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
                             const samebits_parameter *w, const samebits_parameter *bias,
                             int32_t *sums, void *y, int32_t bits, int32_t *e_y, int32_t clamp,
@@ -178,6 +192,25 @@ int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const double *mean, const double *var, samebits_channel *saved,
                             int32_t *room, int8_t *y, int32_t *e_y, int32_t clamp,
                             uint8_t *mask);
+
+/* Products in 16 bits and their batch norm by running statistics: they are computed twice, and what
+ * lies between is never stored. There is no mask: no gradient comes here. */
+int samebits_train_products_norm(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                                 const samebits_parameter *w, const samebits_parameter *bias,
+                                 const samebits_norm *norm, const samebits_parameter *gamma,
+                                 const samebits_parameter *beta, const double *mean,
+                                 const double *var, samebits_channel *saved, int32_t *room,
+                                 int8_t *y, int32_t *e_y, int32_t clamp, uint8_t *mask);
+
+/* What a batch norm does with an input, of whose channels `room` has the smallest and the largest
+ * code: factor and term of every channel, in their place, and how sums become codes. */
+typedef struct {
+    int32_t clamp, limit, shift;
+} samebits_rounding;
+int samebits_train_norm_scale(const samebits_norm *s, int32_t e_z, const samebits_parameter *gamma,
+                              const samebits_parameter *beta, const double *mean, const double *var,
+                              samebits_channel *saved, int32_t *room, int32_t clamp,
+                              samebits_rounding *rounding, int32_t *e_y);
 
 /* The input of 16 bits in 8, which the gradient reads. */
 int samebits_train_norm_codes(const samebits_norm *s, const int16_t *z, int32_t e_z, int8_t *out,
@@ -209,32 +242,45 @@ void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_
 /* The gradient of a value with several uses, of their gradients, where one of which out may lie. */
 void samebits_train_resolve(const samebits_gradient *parts, int32_t count, int32_t n, int32_t *out,
                             int32_t *e_out);
-int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out);
+/* Channel k of a gradient [rows][c]. A `column` of other functions has room for one channel. */
+void samebits_train_column(const samebits_gradient *g, int32_t rows, int32_t c, int32_t k,
+                           int32_t *out);
+/* All codes of a gradient, where those of one behind a batch norm may lie, if they have 32 bits;
+ * and in 16 bits. */
+void samebits_train_settle(samebits_gradient g, int32_t rows, int32_t c, int32_t *column,
+                           int32_t *out);
+int samebits_train_narrow(samebits_gradient g, int32_t rows, int32_t c, int32_t *column,
+                          int16_t *out, int32_t *e_out);
+/* sums: room for all where each fits 32 bits, which dx may be the first part of; NULL: they are
+ * computed twice. */
 int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
-                                  const samebits_parameter *w, int16_t *dx, int32_t *e_dx);
+                                  const samebits_parameter *w, int32_t *sums, int16_t *dx,
+                                  int32_t *e_dx);
 void samebits_train_relu_gradient(void *g, int32_t width, const uint8_t *mask, int32_t n);
-void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g,
-                                      const uint8_t *where, int32_t *dx, int32_t *e_dx);
 void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g, int32_t *dx,
                                      int32_t *e_dx);
 void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out);
 
-/* The gradient of z, and updates of gamma and beta; NULL: not of this one. dz may lie where g does,
- * if that has 32 bits. room: 4 numbers a channel, codes: one. */
+/* Updates of gamma and beta; NULL: not of this one. Where e_dz is not NULL, the exponent of the
+ * gradient of z, and its lines in `room`: three integers of every channel, a, slope and offset,
+ * then the shift of rne((a * g + slope * z + offset) * 2**-shift), and the largest of these codes.
+ * room: one number, and 4 a channel; codes: one. */
 int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
                                  int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
                                  const samebits_channel *saved, const samebits_optimizer *o,
-                                 double *room, int32_t *codes, int32_t *dz, int32_t *e_dz);
+                                 int32_t *column, double *room, int32_t *codes, int32_t *e_dz);
 
 /* --- updates --------------------------------------------------------------------------------- */
 
 /* The gradient of a weight, of which no element is stored, and its update; of a bias; of a
- * parameter whose gradient of 32 bits lies in memory. room: one number an output. */
-int samebits_train_weight_step(const samebits_conv *s, samebits_gradient g, const int8_t *x,
-                               int32_t e_x, samebits_parameter *w, const samebits_optimizer *o);
-int samebits_train_bias_step(samebits_gradient g, int32_t rows, samebits_parameter *bias,
-                             const samebits_optimizer *o, int64_t *room);
+ * parameter whose gradient of 32 bits lies in memory. sums: room for all; NULL: they are computed
+ * for every pass. room: of a weight for one channel, of a bias one number an output. */
+int samebits_train_weight_step(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                               samebits_gradient g, int32_t *column, samebits_meeting *room,
+                               int64_t *sums, samebits_parameter *w, const samebits_optimizer *o);
+int samebits_train_bias_step(samebits_gradient g, int32_t rows, int32_t *column, int64_t *room,
+                             samebits_parameter *bias, const samebits_optimizer *o);
 int samebits_train_vector_step(samebits_parameter *p, const samebits_optimizer *o, const int32_t *g,
                                int32_t e_g);
 

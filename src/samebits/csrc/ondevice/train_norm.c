@@ -30,13 +30,16 @@ SAMEBITS_INLINE int32_t code_at(const samebits_norm *s, const void *z, int32_t i
     return s->bits == 8 ? ((const int8_t *)z)[i] : ((const int16_t *)z)[i];
 }
 
-static Sums sums_of(const samebits_norm *s, const void *z, int32_t k) {
+/* The sums of a channel; ends: its smallest and largest code. */
+static Sums sums_of(const samebits_norm *s, const void *z, int32_t k, int32_t *ends) {
+    int32_t r, low = Q16, high = -Q16;
     int64_t s1 = 0, s2 = 0;
-    int32_t r;
     for (r = 0; r < s->rows; r++) {
         const int32_t code = code_at(s, z, r * s->c + k);
         s1 += code, s2 += code * code;
+        low = SAMEBITS_MIN(low, code), high = SAMEBITS_MAX(high, code);
     }
+    ends[0] = low, ends[1] = high;
     return (Sums){s1, s->rows * s2 - s1 * s1};
 }
 
@@ -69,16 +72,15 @@ static double shift_of(const samebits_parameter *beta, const samebits_channel *s
     return joint_value(beta, k) - saved[k].centre * saved[k].a;
 }
 
-/* y = requantize(z * M + B, 8), of saved centres and inverses; of clamped sums. room: M and B of
- * every channel. */
-static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
-                      const samebits_parameter *gamma, const samebits_parameter *beta,
-                      samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
-                      int32_t clamp, uint8_t *mask) {
+/* y = requantize(z * M + B, 8) of clamped sums: M and B of every channel, in the place of its
+ * smallest and largest code, by saved centres and inverses. */
+static int scaled(const samebits_norm *s, int32_t e_z, const samebits_parameter *gamma,
+                  const samebits_parameter *beta, samebits_channel *saved, int32_t *room,
+                  int32_t clamp, samebits_rounding *rounding, int32_t *e_y) {
     const int32_t c = s->c, q = s->bits == 8 ? Q8 : Q16;
-    int32_t e, shift, limit, k, r, i = 0;
     double bound = 0;
     int64_t top = 0;
+    int32_t e, k;
     for (k = 0; k < c; k++) {
         double reach;
         saved[k].a = joint_value(gamma, k) * saved[k].inv;
@@ -88,28 +90,43 @@ static int normalized(const samebits_norm *s, const void *z, int32_t e_z,
     }
     e = (int32_t)fits_of(bound, 30);
     for (k = 0; k < c; k++) {
-        int32_t *own = room + 2 * k, low = q, high = -q;
+        int32_t *own = room + 2 * k;
+        const int32_t low = own[0], high = own[1];
         int64_t least, most;
-        for (r = 0; r < s->rows; r++) {
-            const int32_t code = code_at(s, z, r * c + k);
-            low = SAMEBITS_MIN(low, code), high = SAMEBITS_MAX(high, code);
-        }
         own[0] = (int32_t)coded(times_power(saved[k].a, e_z), e);
         own[1] = (int32_t)coded(shift_of(beta, saved, k), e);
         least = (int64_t)low * own[0] + own[1], most = (int64_t)high * own[0] + own[1];
         if (!clamp) least = samebits_magnitude64(least), most = samebits_magnitude64(most);
         top = SAMEBITS_MAX(top, least), top = SAMEBITS_MAX(top, most);
     }
-    limit = limit_of(clamp, e);
-    shift = narrowed(SAMEBITS_MIN(top, limit), 8, &e);
-    for (r = 0; r < s->rows; r++)
-        for (k = 0; k < c; k++, i++) {
-            const int32_t sum = code_at(s, z, i) * room[2 * k] + room[2 * k + 1];
-            y[i] = (int8_t)down32(clamped(sum, clamp, limit), shift);
-            if (mask) mask_put(mask, i, passes(sum, limit));
-        }
+    rounding->clamp = clamp, rounding->limit = limit_of(clamp, e);
+    rounding->shift = narrowed(SAMEBITS_MIN(top, rounding->limit), 8, &e);
     *e_y = e;
     return in_range(e);
+}
+
+int samebits_train_norm_scale(const samebits_norm *s, int32_t e_z, const samebits_parameter *gamma,
+                              const samebits_parameter *beta, const double *mean, const double *var,
+                              samebits_channel *saved, int32_t *room, int32_t clamp,
+                              samebits_rounding *rounding, int32_t *e_y) {
+    int32_t k;
+    for (k = 0; k < s->c; k++) {
+        saved[k].centre = mean[k];
+        saved[k].inv = 1.0 / square_root(var[k] + s->eps);
+    }
+    return scaled(s, e_z, gamma, beta, saved, room, clamp, rounding, e_y);
+}
+
+/* All codes of y, by factors and terms. */
+static void normalized(const samebits_norm *s, const void *z, const int32_t *room,
+                       const samebits_rounding *by, int8_t *y, uint8_t *mask) {
+    int32_t r, k, i = 0;
+    for (r = 0; r < s->rows; r++)
+        for (k = 0; k < s->c; k++, i++) {
+            const int32_t sum = code_at(s, z, i) * room[2 * k] + room[2 * k + 1];
+            y[i] = (int8_t)down32(clamped(sum, by->clamp, by->limit), by->shift);
+            if (mask) mask_put(mask, i, passes(sum, by->limit));
+        }
 }
 
 int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
@@ -117,15 +134,18 @@ int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,
                         samebits_channel *saved, int32_t *room, int8_t *y, int32_t *e_y,
                         int32_t clamp, uint8_t *mask) {
     const double n = s->rows;
-    int32_t k;
+    samebits_rounding by;
+    int32_t k, status;
     for (k = 0; k < s->c; k++) {
-        const Sums own = sums_of(s, z, k);
+        const Sums own = sums_of(s, z, k, room + 2 * k);
         saved[k].centre = times_power((double)own.sum / n, e_z);
         saved[k].spread = (double)own.spread;
         saved[k].inv =
             1.0 / square_root(times_power((double)own.spread / (n * n), 2 * e_z) + s->eps);
     }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
+    status = scaled(s, e_z, gamma, beta, saved, room, clamp, &by, e_y);
+    normalized(s, z, room, &by, y, mask);
+    return status;
 }
 
 int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
@@ -133,12 +153,13 @@ int samebits_train_norm_run(const samebits_norm *s, const void *z, int32_t e_z,
                             const double *mean, const double *var, samebits_channel *saved,
                             int32_t *room, int8_t *y, int32_t *e_y, int32_t clamp,
                             uint8_t *mask) {
-    int32_t k;
-    for (k = 0; k < s->c; k++) {
-        saved[k].centre = mean[k];
-        saved[k].inv = 1.0 / square_root(var[k] + s->eps);
-    }
-    return normalized(s, z, e_z, gamma, beta, saved, room, y, e_y, clamp, mask);
+    samebits_rounding by;
+    int32_t k, status;
+    for (k = 0; k < s->c; k++) (void)sums_of(s, z, k, room + 2 * k);
+    status = samebits_train_norm_scale(s, e_z, gamma, beta, mean, var, saved, room, clamp, &by,
+                                       e_y);
+    normalized(s, z, room, &by, y, mask);
+    return status;
 }
 
 /* Reals to codes of 32 bits at the smallest exponent that holds them, which has no limit (1). */
@@ -157,42 +178,33 @@ static int32_t quantized(const double *v, int32_t n, int32_t *out) {
 }
 
 /* Scalars of a channel's gradients, in the units of reals: of gamma and beta, slope and offset. */
-static void channel_gradient(const samebits_norm *s, const samebits_gradient *g, const int8_t *z,
-                             int32_t e_z, const samebits_channel *saved, int32_t k, double *room) {
+static void channel_gradient(const samebits_norm *s, const int32_t *g, int32_t e_g, const int8_t *z,
+                             int32_t e_z, const samebits_channel *saved, double *room) {
     const double n = s->rows, a = saved->a, inv = saved->inv, centre = saved->centre;
     int64_t sum = 0, product = 0;
     double *gg = room, *sg = room + s->c, *slope = room + 2 * s->c, *offset = room + 3 * s->c;
     int32_t r;
-    for (r = 0; r < s->rows; r++) {
-        const int32_t own = gradient_at(g, r * s->c + k);
-        sum += own;
-        product += (int64_t)own * z[r * s->c + k];
+    for (r = 0; r < s->rows; r++, z += s->c) {
+        sum += g[r];
+        product += (int64_t)g[r] * *z;
     }
-    sg[k] = times_power((double)sum, g->e);
-    gg[k] = (times_power((double)product, g->e + e_z) - centre * sg[k]) * inv;
-    slope[k] = s->running ? 0 : -(a * ((gg[k] / n) * inv));
-    offset[k] = s->running ? 0 : -(a * (sg[k] / n)) - centre * slope[k];
+    *sg = times_power((double)sum, e_g);
+    *gg = (times_power((double)product, e_g + e_z) - centre * *sg) * inv;
+    *slope = s->running ? 0 : -(a * ((*gg / n) * inv));
+    *offset = s->running ? 0 : -(a * (*sg / n)) - centre * *slope;
 }
 
-/* dz = shorten(a * g + slope * z + offset), the integers of every channel in three rows. */
-static void along_lines(const samebits_norm *s, const samebits_gradient *g, const int8_t *z,
-                        const int64_t *lines, int32_t *dz, int32_t *e) {
-    const int64_t *slope = lines + s->c, *offset = lines + 2 * s->c;
-    int32_t pass, r, k, i, shift = 0;
-    int64_t top = 0;
-    for (pass = 0; pass < 2; pass++) {
-        for (i = 0, r = 0; r < s->rows; r++)
-            for (k = 0; k < s->c; k++, i++) {
-                const int64_t v = (int64_t)(int32_t)lines[k] * gradient_at(g, i) + slope[k] * z[i] +
-                                  offset[k];
-                const int64_t size = samebits_magnitude64(v);
-                if (pass)
-                    dz[i] = (int32_t)down64(v, shift);
-                else
-                    top = SAMEBITS_MAX(top, size);
-            }
-        if (!pass) shift = shortened(top, e);
+/* The largest magnitude of a channel's sums a * g + slope * z + offset, of all up to `top`. */
+static int64_t line_top(const samebits_norm *s, const int32_t *g, const int8_t *z,
+                        const int64_t *lines, int64_t top) {
+    const int32_t a = (int32_t)lines[0];
+    const int64_t slope = lines[s->c], offset = lines[2 * s->c];
+    int32_t r;
+    for (r = 0; r < s->rows; r++, z += s->c) {
+        const int64_t size = samebits_magnitude64((int64_t)a * g[r] + slope * *z + offset);
+        top = SAMEBITS_MAX(top, size);
     }
+    return top;
 }
 
 static void put(double *to, int64_t v) { memcpy(to, &v, sizeof v); }
@@ -200,16 +212,19 @@ static void put(double *to, int64_t v) { memcpy(to, &v, sizeof v); }
 int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, const int8_t *z,
                                  int32_t e_z, samebits_parameter *gamma, samebits_parameter *beta,
                                  const samebits_channel *saved, const samebits_optimizer *o,
-                                 double *room, int32_t *codes, int32_t *dz, int32_t *e_dz) {
+                                 int32_t *column, double *room, int32_t *codes, int32_t *e_dz) {
     const int32_t c = s->c;
     const double *slope = room + 2 * c, *offset = room + 3 * c;
-    const double largest = g.width == 16 ? Q16 : Q32;
+    const double largest = g.width == 16 && !g.pool ? Q16 : Q32;
+    const int64_t *lines = (const int64_t *)(const void *)room;
     double most = 0, bound = 0;
-    int32_t e, e1, e2, k, status;
+    int64_t top = 0;
+    int32_t e, e1, e2, shift, k, status;
     for (k = 0; k < c; k++) {
         const double size = magnitude_of_real(times_power(saved[k].a, g.e));
         double reach;
-        channel_gradient(s, &g, z, e_z, saved + k, k, room);
+        samebits_train_column(&g, s->rows, c, k, column);
+        channel_gradient(s, column, g.e, z + k, e_z, saved + k, room + k);
         most = size > most ? size : most;
         reach = size * largest + 127.0 * magnitude_of_real(times_power(slope[k], e_z)) +
                 magnitude_of_real(offset[k]);
@@ -223,10 +238,10 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
         e = quantized(room + c, c, codes);
         if ((status = samebits_train_vector_step(beta, o, codes, e)) != 0) return status;
     }
-    if (!dz) return SAMEBITS_TRAIN_OK;
+    if (!e_dz) return SAMEBITS_TRAIN_OK;
     *e_dz = EXPONENT_MIN;
     if (most == 0) {
-        memset(dz, 0, (size_t)(s->rows * c) * sizeof *dz);
+        memset(room, 0, (size_t)(3 * c + 2) * sizeof *room);
         return SAMEBITS_TRAIN_OK;
     }
     e1 = (int32_t)fits_of(most, 24), e2 = (int32_t)fits_of(bound, 61);
@@ -237,7 +252,13 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
         put(room + c + k, own);
         put(room + k, coded(times_power(saved[k].a, g.e), e));
     }
-    along_lines(s, &g, z, (const int64_t *)(const void *)room, dz, &e);
+    for (k = 0; k < c; k++) {
+        samebits_train_column(&g, s->rows, c, k, column);
+        top = line_top(s, column, z + k, lines + k, top);
+    }
+    shift = shortened(top, &e);
+    put(room + 3 * c, shift);
+    put(room + 3 * c + 1, down64(top, shift));
     *e_dz = e;
     return SAMEBITS_TRAIN_OK;
 }

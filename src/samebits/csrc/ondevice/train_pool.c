@@ -46,22 +46,6 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
                 }
 }
 
-/* Windows do not overlap, so `shorten` leaves the sums as they are. */
-void samebits_train_max_pool_gradient(const samebits_pool *s, samebits_gradient g,
-                                      const uint8_t *where, int32_t *dx, int32_t *e_dx) {
-    int32_t n, i, j, k, at = 0, any = 0;
-    memset(dx, 0, (size_t)(s->n * s->h * s->w * s->c) * sizeof *dx);
-    for (n = 0; n < s->n; n++)
-        for (i = 0; i < s->oh; i++)
-            for (j = 0; j < s->ow; j++)
-                for (k = 0; k < s->c; k++, at++) {
-                    const int32_t v = gradient_at(&g, at), t = where[at];
-                    any |= v;
-                    if (t < SAMEBITS_TRAIN_STOPPED) dx[pixel(s, n, i, j, t) + k] = v;
-                }
-    *e_dx = any ? g.e : EXPONENT_MIN;
-}
-
 /* rne(v / (d * 2**shift)) */
 SAMEBITS_INLINE int64_t divided(int64_t v, int32_t d, int32_t shift) {
     return shift >= 0 ? samebits_quotient(v, (int64_t)d << shift)

@@ -1,4 +1,5 @@
 /* Linear layers and convolutions: sums forward, and gradients of inputs (5, 7). */
+#include "samebits_bytes.h"
 #include "train_scalars.h"
 
 SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
@@ -8,6 +9,19 @@ SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
              (int32_t)x[3] * w[3];
     for (; n; n--) a += (int32_t)*x++ * *w++;
     return a;
+}
+
+#define ROWS 4
+
+/* ROWS rows of weights, k apart, with the same codes. */
+SAMEBITS_INLINE void dots(const int8_t *x, const int8_t *w, int32_t k, int32_t n, int32_t *sum) {
+    const int8_t *v = w + k, *p = v + k, *q = p + k, *end = x + n;
+    int32_t a = sum[0], b = sum[1], c = sum[2], d = sum[3];
+    while (x < end) {
+        const int32_t own = *x++;
+        a += own * *w++, b += own * *v++, c += own * *p++, d += own * *q++;
+    }
+    sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
 }
 
 /* The taps of a window that lie in the image. */
@@ -61,79 +75,126 @@ typedef struct {
     int32_t size, high;
 } Reach;
 
-/* How sums become codes. */
+/* How sums become codes, and where they go. */
 typedef struct {
-    int32_t clamp, limit, shift, bits;
+    samebits_rounding by;
+    int32_t bits;
     void *y;
     uint8_t *mask;
 } Rounding;
 
 SAMEBITS_INLINE void round_sum(const Rounding *r, int32_t i, int32_t sum) {
-    const int32_t code = down32(clamped(sum, r->clamp, r->limit), r->shift);
+    const int32_t code = down32(clamped(sum, r->by.clamp, r->by.limit), r->by.shift);
     if (r->bits == 8)
         ((int8_t *)r->y)[i] = (int8_t)code;
     else
         ((int16_t *)r->y)[i] = (int16_t)code;
-    if (r->mask) mask_put(r->mask, i, passes(sum, r->limit));
+    if (r->mask) mask_put(r->mask, i, passes(sum, r->by.limit));
 }
 
-/* All sums: measured, and written to memory if there is some; or rounded. The constants `grouped`
- * and `rounds` make loops of their own of each kind. */
-SAMEBITS_INLINE Reach sums_of(const samebits_conv *s, int grouped, int rounds, const int8_t *x,
-                              const int8_t *w, const samebits_parameter *b, Bias by, int32_t *sums,
-                              const Rounding *rounding) {
+/* What becomes of sums: they are measured, and kept in memory, if there is some; they are rounded;
+ * or rounded to 16 bits, by `shift`, and normalized.
+ *
+ * lines: of every output the smallest and the largest sum; or its factor and term; or NULL */
+enum { MEASURE, ROUND, NORMALIZE };
+typedef struct {
+    const samebits_parameter *b;
+    Bias by;
+    int32_t *sums, *lines;
+    int32_t shift;
+    Rounding rounding;
+    Reach reach;
+} Sink;
+
+SAMEBITS_INLINE void sink(Sink *k, int kind, int32_t i, int32_t o, int32_t acc) {
+    int32_t size;
+    if (k->by.on)
+        acc = down32(acc, k->by.sums) + (int32_t)down64(joint_at(k->b, o), k->by.joint);
+    if (kind == NORMALIZE) acc = down32(acc, k->shift) * k->lines[2 * o] + k->lines[2 * o + 1];
+    if (kind != MEASURE) {
+        round_sum(&k->rounding, i, acc);
+        return;
+    }
+    size = magnitude32(acc);
+    k->reach.size = SAMEBITS_MAX(k->reach.size, size);
+    k->reach.high = SAMEBITS_MAX(k->reach.high, acc);
+    if (k->sums) k->sums[i] = acc;
+    if (k->lines) {
+        k->lines[2 * o] = SAMEBITS_MIN(k->lines[2 * o], acc);
+        k->lines[2 * o + 1] = SAMEBITS_MAX(k->lines[2 * o + 1], acc);
+    }
+}
+
+#define PATCH 64 /* weights of an output up to which a window is copied, with zeros around it */
+
+SAMEBITS_INLINE void copy_window(const samebits_conv *s, const Taps *t, const int8_t *x, int32_t at,
+                                 int8_t *patch) {
+    const int32_t first = t->kx0 * s->c, run = t->kx1 * s->c - first;
+    int32_t ky, i;
+    for (i = 0; i < weights_of(s); i++) patch[i] = 0;
+    for (ky = t->ky0; ky < t->ky1; ky++)
+        for (i = first; i < first + run; i++)
+            patch[ky * s->kw * s->c + i] = x[at + ky * s->w * s->c + i];
+}
+
+/* All sums. The constants `grouped` and `kind` make loops of their own of each kind. */
+SAMEBITS_INLINE void sums_of(const samebits_conv *s, int grouped, int kind, const int8_t *x,
+                             const int8_t *w, Sink *to) {
     const int32_t k = weights_of(s), group = inputs_of(s), outputs = outputs_of(s);
-    int32_t unused, n, y, u, o, i = 0;
-    const int32_t step = sums != NULL;
-    Reach reach = {0, 0};
-    if (!sums) sums = &unused;
+    const int small = !grouped && k <= PATCH;
+    int8_t patch[PATCH];
+    int32_t n, y, u, o, i = 0;
     for (n = 0; n < s->n; n++)
         for (y = 0; y < s->oh; y++)
-            for (u = 0; u < s->ow; u++) {
-                const Taps t = taps_of(s, y, u);
-                const int32_t first = t.kx0 * s->c, run = t.kx1 * s->c - first;
-                const int32_t from = ((n * s->h + t.y0) * s->w + t.x0) * s->c;
-                const int8_t *row = w;
-                for (o = 0; o < s->o; o++, row += k) {
-                    int32_t acc = 0, size, ky;
+            for (u = 0; u < s->ow; u++, i += s->o) {
+                Taps t = taps_of(s, y, u);
+                const int32_t at = ((n * s->h + t.y0) * s->w + t.x0) * s->c;
+                const int8_t *from = x + at;
+                int32_t first = t.kx0 * s->c, run = t.kx1 * s->c - first, step = s->w * s->c, ky;
+                if (small) {
+                    copy_window(s, &t, x, at, patch);
+                    from = patch, first = 0, run = k, t.ky0 = 0, t.ky1 = 1;
+                }
+                for (o = 0; !grouped && o + ROWS <= s->o; o += ROWS) {
+                    const int8_t *row = w + o * k;
+                    int32_t sum[ROWS] = {0}, l;
+                    for (ky = t.ky0; ky < t.ky1; ky++)
+                        dots(from + (first + ky * step), row + (first + ky * s->kw * s->c), k, run,
+                             sum);
+                    for (l = 0; l < ROWS; l++) sink(to, kind, i + o + l, o + l, sum[l]);
+                }
+                for (; o < s->o; o++) {
+                    const int8_t *row = w + o * k;
+                    int32_t acc = 0;
                     if (grouped)
-                        acc = sum_of_group(s, &t, x, from + o / outputs * group, row);
+                        acc = sum_of_group(s, &t, x, at + o / outputs * group, row);
                     for (ky = t.ky0; !grouped && ky < t.ky1; ky++)
-                        acc += dot8(x + (from + first) + ky * s->w * s->c,
-                                    row + first + ky * s->kw * s->c, run);
-                    if (by.on)
-                        acc = down32(acc, by.sums) + (int32_t)down64(joint_at(b, o), by.joint);
-                    if (rounds) {
-                        round_sum(rounding, i++, acc);
-                        continue;
-                    }
-                    size = magnitude32(acc);
-                    reach.size = SAMEBITS_MAX(reach.size, size);
-                    reach.high = SAMEBITS_MAX(reach.high, acc);
-                    *sums = acc, sums += step;
+                        acc += dot8(from + (first + ky * step), row + (first + ky * s->kw * s->c),
+                                    run);
+                    sink(to, kind, i + o, o, acc);
                 }
             }
-    return reach;
 }
 
-static Reach measured(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                      const samebits_parameter *b, Bias by, int32_t *sums) {
-    return sums_of(s, 0, 0, x, w, b, by, sums, NULL);
+static void measured(const samebits_conv *s, const int8_t *x, const int8_t *w, Sink *to) {
+    if (s->groups == 1)
+        sums_of(s, 0, MEASURE, x, w, to);
+    else
+        sums_of(s, 1, MEASURE, x, w, to);
 }
 
-static Reach measured_groups(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                             const samebits_parameter *b, Bias by, int32_t *sums) {
-    return sums_of(s, 1, 0, x, w, b, by, sums, NULL);
+static void rounded(const samebits_conv *s, const int8_t *x, const int8_t *w, Sink *to) {
+    if (s->groups == 1)
+        sums_of(s, 0, ROUND, x, w, to);
+    else
+        sums_of(s, 1, ROUND, x, w, to);
 }
 
-static void rounded(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                    const samebits_parameter *b, Bias by, const Rounding *r) {
-    (void)sums_of(s, 0, 1, x, w, b, by, NULL, r);
-}
-
-static void rounded_groups(const samebits_conv *s, const int8_t *x, const int8_t *w,
-                           const samebits_parameter *b, Bias by, const Rounding *r) {
-    (void)sums_of(s, 1, 1, x, w, b, by, NULL, r);
+static void normalized(const samebits_conv *s, const int8_t *x, const int8_t *w, Sink *to) {
+    if (s->groups == 1)
+        sums_of(s, 0, NORMALIZE, x, w, to);
+    else
+        sums_of(s, 1, NORMALIZE, x, w, to);
 }
 
 int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x,
@@ -142,15 +203,38 @@ int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x
                             uint8_t *mask) {
     const int32_t size = s->n * s->oh * s->ow * s->o;
     int32_t e = e_x + w->s->e_w, i;
-    const Bias by = bias_of(bias, &e);
-    const Reach reach =
-        (s->groups == 1 ? measured : measured_groups)(s, x, w->w, bias, by, sums);
-    Rounding r = {clamp, limit_of(clamp, e), 0, bits, y, mask};
-    r.shift = narrowed(clamp ? SAMEBITS_MIN(reach.high, r.limit) : reach.size, bits, &e);
-    for (i = 0; sums && i < size; i++) round_sum(&r, i, sums[i]);
-    if (!sums) (s->groups == 1 ? rounded : rounded_groups)(s, x, w->w, bias, by, &r);
+    Sink to = {bias, bias_of(bias, &e), sums, NULL, 0, {{clamp, 0, 0}, bits, y, mask}, {0, 0}};
+    samebits_rounding *by = &to.rounding.by;
+    measured(s, x, w->w, &to);
+    by->limit = limit_of(clamp, e);
+    by->shift = narrowed(clamp ? SAMEBITS_MIN(to.reach.high, by->limit) : to.reach.size, bits, &e);
+    for (i = 0; sums && i < size; i++) { /* in place, from the front */
+        int32_t own;
+        memcpy(&own, sums + i, sizeof own);
+        round_sum(&to.rounding, i, own);
+    }
+    if (!sums) rounded(s, x, w->w, &to);
     *e_y = e;
     return in_range(e);
+}
+
+int samebits_train_products_norm(const samebits_conv *s, const int8_t *x, int32_t e_x,
+                                 const samebits_parameter *w, const samebits_parameter *bias,
+                                 const samebits_norm *norm, const samebits_parameter *gamma,
+                                 const samebits_parameter *beta, const double *mean,
+                                 const double *var, samebits_channel *saved, int32_t *room,
+                                 int8_t *y, int32_t *e_y, int32_t clamp, uint8_t *mask) {
+    int32_t e = e_x + w->s->e_w, i, status;
+    Sink to = {bias, bias_of(bias, &e), NULL, room, 0, {{0, 0, 0}, 8, y, mask}, {0, 0}};
+    for (i = 0; i < s->o; i++) room[2 * i] = INT32_MAX, room[2 * i + 1] = -INT32_MAX;
+    measured(s, x, w->w, &to);
+    to.shift = narrowed(to.reach.size, 16, &e);
+    if ((status = in_range(e)) != SAMEBITS_TRAIN_OK) return status;
+    for (i = 0; i < 2 * s->o; i++) room[i] = down32(room[i], to.shift);
+    status = samebits_train_norm_scale(norm, e, gamma, beta, mean, var, saved, room, clamp,
+                                       &to.rounding.by, e_y);
+    normalized(s, x, w->w, &to);
+    return status;
 }
 
 int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
@@ -160,27 +244,15 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
     int32_t shift, i;
     *e_z = e_x + w->s->e_w;
     {
-        const Bias by = bias_of(bias, e_z);
-        shift = shortened(measured(s, x, w->w, bias, by, z).size, e_z);
+        Sink to = {bias, bias_of(bias, e_z), z, NULL, 0, {{0, 0, 0}, 32, z, NULL}, {0, 0}};
+        measured(s, x, w->w, &to);
+        shift = shortened(to.reach.size, e_z);
     }
     for (i = 0; shift && i < size; i++) z[i] = down32(z[i], shift);
     return SAMEBITS_TRAIN_OK;
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
-
-int samebits_train_narrow(samebits_gradient g, int32_t n, int16_t *out, int32_t *e_out) {
-    const int32_t *codes = (const int32_t *)g.codes;
-    int32_t top = 0, e = g.e, shift, i;
-    for (i = 0; i < n; i++) {
-        const int32_t size = magnitude32(codes[i]);
-        top = SAMEBITS_MAX(top, size);
-    }
-    shift = narrowed(top, 16, &e);
-    for (i = 0; i < n; i++) out[i] = (int16_t)down64(codes[i], shift);
-    *e_out = e;
-    return in_range(e);
-}
 
 #define LANES 4
 #define EXACT 516 /* outputs whose products of 16 and 8 bits a sum of 32 bits holds */
@@ -190,7 +262,7 @@ SAMEBITS_INLINE void input_sums(const samebits_conv *s, const int16_t *g, const 
                                 int32_t n, int32_t y, int32_t u, int32_t c, int32_t lanes,
                                 int64_t *sum) {
     const int32_t k = weights_of(s);
-    int32_t ky, kx, o, l, first, last;
+    int32_t part[LANES] = {0}, left = EXACT, ky, kx, o, l, first, last;
     for (l = 0; l < LANES; l++) sum[l] = 0;
     for (ky = 0; ky < s->kh; ky++) {
         const int32_t down = y + s->pad_y - ky, oy = down / s->stride_y;
@@ -203,8 +275,12 @@ SAMEBITS_INLINE void input_sums(const samebits_conv *s, const int16_t *g, const 
             from = g + ((n * s->oh + oy) * s->ow + ox) * s->o;
             row = w + (ky * s->kw + kx) * s->c + c;
             for (first = 0; first < s->o; first = last) {
-                int32_t part[LANES] = {0};
-                last = SAMEBITS_MIN(s->o, first + EXACT);
+                if (!left) {
+                    for (l = 0; l < LANES; l++) sum[l] += part[l], part[l] = 0;
+                    left = EXACT;
+                }
+                last = SAMEBITS_MIN(s->o, first + left);
+                left -= last - first;
                 if (lanes == LANES)
                     for (o = first; o < last; o++, row += k) {
                         const int32_t v = from[o];
@@ -214,10 +290,10 @@ SAMEBITS_INLINE void input_sums(const samebits_conv *s, const int16_t *g, const 
                 else
                     for (o = first; o < last; o++, row += k)
                         for (l = 0; l < lanes; l++) part[l] += (int32_t)from[o] * row[l];
-                for (l = 0; l < LANES; l++) sum[l] += part[l];
             }
         }
     }
+    for (l = 0; l < LANES; l++) sum[l] += part[l];
 }
 
 /* The same with groups of channels. */
@@ -248,11 +324,13 @@ static void group_sums(const samebits_conv *s, const int16_t *g, const int8_t *w
 }
 
 int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
-                                  const samebits_parameter *w, int16_t *dx, int32_t *e_dx) {
-    int32_t e = e_g + w->s->e_w, shift = 0, pass, n, y, u, c, l;
+                                  const samebits_parameter *w, int32_t *sums, int16_t *dx,
+                                  int32_t *e_dx) {
+    const int32_t size = s->n * s->h * s->w * s->c;
+    int32_t e = e_g + w->s->e_w, shift = 0, pass, n, y, u, c, l, i;
     int64_t top = 0, sum[LANES];
-    for (pass = 0; pass < 2; pass++) {
-        int16_t *out = dx;
+    for (pass = 0; pass < (sums ? 1 : 2); pass++) {
+        i = 0;
         for (n = 0; n < s->n; n++)
             for (y = 0; y < s->h; y++)
                 for (u = 0; u < s->w; u++)
@@ -262,15 +340,21 @@ int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int3
                             input_sums(s, g, w->w, n, y, u, c, lanes, sum);
                         else
                             group_sums(s, g, w->w, n, y, u, c, lanes, sum);
-                        for (l = 0; l < lanes; l++) {
-                            const int64_t size = samebits_magnitude64(sum[l]);
+                        for (l = 0; l < lanes; l++, i++) {
+                            const int64_t size_l = samebits_magnitude64(sum[l]);
                             if (pass)
-                                *out++ = (int16_t)down64(sum[l], shift);
+                                dx[i] = (int16_t)down64(sum[l], shift);
                             else
-                                top = SAMEBITS_MAX(top, size);
+                                top = SAMEBITS_MAX(top, size_l);
+                            if (sums) sums[i] = (int32_t)sum[l];
                         }
                     }
         if (!pass) shift = narrowed(top, 16, &e);
+    }
+    for (i = 0; sums && i < size; i++) { /* in place, from the front */
+        int32_t own;
+        memcpy(&own, sums + i, sizeof own);
+        dx[i] = (int16_t)down64(own, shift);
     }
     *e_dx = e;
     return in_range(e);

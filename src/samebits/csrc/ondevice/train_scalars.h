@@ -16,6 +16,16 @@ SAMEBITS_INLINE int64_t down64(int64_t v, int32_t s) {
     return s > 62 ? 0 : samebits_round64(v, s);
 }
 
+/* The same of a result of 32 bits: most often without shifts of 64. */
+SAMEBITS_INLINE int32_t into32(int64_t v, int32_t s) {
+    if ((uint32_t)(s - 1) < 31u) {
+        const uint32_t below = ((uint32_t)1 << (s - 1)) - 1u;
+        const uint64_t t = (uint64_t)v + (below + ((uint32_t)v >> s & 1u));
+        return samebits_signed32((uint32_t)t >> s | (uint32_t)(t >> 32) << (32 - s));
+    }
+    return (int32_t)down64(v, s);
+}
+
 /* The same where |v| < 2**30 before and after, or s >= 0. */
 SAMEBITS_INLINE int32_t down32(int32_t v, int32_t s) {
     if (s <= 0) return (int32_t)((uint32_t)v << -s);

@@ -33,14 +33,29 @@ static void terms_of(samebits_update *d) {
     d->top = 0;
 }
 
-SAMEBITS_INLINE int64_t sum_of(const samebits_update *d, int32_t i, int32_t g) {
-    const samebits_optimizer *o = d->o;
+/* What is the same for all elements, out of memory: writes of bytes may change what pointers reach.
+ *
+ * field: of the leading bit of D, less its place */
+typedef struct {
+    int8_t *w;
+    int16_t *a, *v;
+    int32_t momentum, decay, rate, old, by_g, by_j, by_v, field, shift_u;
+} Fixed;
+
+SAMEBITS_INLINE Fixed fixed_of(const samebits_update *d) {
     const samebits_parameter *p = d->p;
-    int64_t sum = moved_by(g, d->by_g);
-    if (o->decay.m) sum += down64((int64_t)o->decay.m * joint_at(p, i), d->by_j);
-    if (d->old && p->v[i]) {
-        const int32_t v = p->v[i], size = magnitude32(v), q = o->momentum.m * (512 + (size & 511));
-        sum += down26(v < 0 ? -q : q, d->by_v - (size >> 9));
+    const samebits_optimizer *o = d->o;
+    return (Fixed){p->w,    p->a,    p->v,    o->momentum.m, o->decay.m,
+                   o->rate.m, d->old, d->by_g, d->by_j, d->by_v,
+                   d->e_d - d->e_v + 53, d->shift_u};
+}
+
+SAMEBITS_INLINE int64_t sum_of(const Fixed *f, int32_t i, int32_t g) {
+    int64_t sum = moved_by(g, f->by_g);
+    if (f->decay) sum += down64((int64_t)f->decay * (f->w[i] * 32768 - f->a[i]), f->by_j);
+    if (f->old && f->v[i]) {
+        const int32_t v = f->v[i], size = magnitude32(v), q = f->momentum * (512 + (size & 511));
+        sum += down26(v < 0 ? -q : q, f->by_v - (size >> 9));
     }
     return sum;
 }
@@ -53,11 +68,11 @@ SAMEBITS_INLINE int64_t sum_of(const samebits_update *d, int32_t i, int32_t g) {
  * undoes it where it does not. */
 
 /* W - r and J - u of an element; W - r is stored modulo 2**8, A exactly. */
-SAMEBITS_INLINE int32_t carry(samebits_parameter *p, int32_t i, int32_t u, int32_t *j) {
-    const int32_t t = p->a[i] + u, r = samebits_round32(t, 15), w = p->w[i] - r;
-    *j = p->w[i] * 32768 - t;
-    p->w[i] = (int8_t)(uint8_t)w;
-    p->a[i] = (int16_t)(t - r * 32768);
+SAMEBITS_INLINE int32_t carry(const Fixed *f, int32_t i, int32_t u, int32_t *j) {
+    const int32_t t = f->a[i] + u, r = samebits_round32(t, 15), w = f->w[i] - r;
+    *j = f->w[i] * 32768 - t;
+    f->w[i] = (int8_t)(uint8_t)w;
+    f->a[i] = (int16_t)(t - r * 32768);
     return w;
 }
 
@@ -77,26 +92,26 @@ static void momentum_start(samebits_update *d) {
     d->one_pass = o->rate.m && !o->nesterov && 26 + field - d->shift_u < 29;
 }
 
-SAMEBITS_INLINE void momentum_element(samebits_update *d, int32_t i, int32_t g) {
-    samebits_parameter *p = d->p;
-    const uint32_t w = draw_bits(&d->draw, (uint32_t)i);
-    const int64_t sum = sum_of(d, i, g), size = samebits_magnitude64(sum);
-    const int32_t n = length_of(size), field = n - 10 + d->e_d - d->e_v + 63;
-    int32_t code = 0;
-    if (size && field >= 1) code = 512 * (field - 1) + rounded10(size, n, w);
-    d->top = SAMEBITS_MAX(d->top, code);
-    code = sum < 0 ? -code : code;
-    p->v[i] = (int16_t)code;
-    if (d->one_pass) {
-        int32_t j, k = carry(p, i, (int32_t)step_of(d->o->rate.m, code, d->shift_u, w), &j);
-        k = magnitude32(k), j = magnitude32(j);
-        d->largest = SAMEBITS_MAX(d->largest, k);
-        d->most = SAMEBITS_MAX(d->most, j);
-    }
-}
-
 static void momentum_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
-    for (; count; count--) momentum_element(d, i++, *g++);
+    const Fixed f = fixed_of(d);
+    const int32_t one_pass = d->one_pass, end = i + count;
+    int32_t top = d->top, largest = d->largest, most = d->most;
+    for (; i < end; i++) {
+        const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
+        const int64_t sum = sum_of(&f, i, *g++), size = samebits_magnitude64(sum);
+        const int32_t n = length_of(size), field = n + f.field;
+        int32_t code = 0;
+        if (size && field >= 1) code = 512 * (field - 1) + rounded10(size, n, bits);
+        top = SAMEBITS_MAX(top, code);
+        code = sum < 0 ? -code : code;
+        f.v[i] = (int16_t)code;
+        if (one_pass) {
+            int32_t j, k = carry(&f, i, (int32_t)step_of(f.rate, code, f.shift_u, bits), &j);
+            k = magnitude32(k), j = magnitude32(j);
+            largest = SAMEBITS_MAX(largest, k), most = SAMEBITS_MAX(most, j);
+        }
+    }
+    d->top = top, d->largest = largest, d->most = most;
 }
 
 static void keep_momentum(samebits_update *d) {
@@ -141,9 +156,9 @@ const samebits_rule samebits_train_sgd = {is_sure, momentum_start, momentum_elem
 enum { MEMORY, LARGEST, FORESEE, DESCEND };
 
 /* The code of an element of P, to nearest. */
-SAMEBITS_INLINE int32_t plain_code(const samebits_update *d, int32_t i, int32_t g) {
-    const int64_t sum = sum_of(d, i, g), size = samebits_magnitude64(sum);
-    const int32_t n = length_of(size), field = n - 10 + d->e_d - d->e_v + 63;
+SAMEBITS_INLINE int32_t plain_code(const Fixed *f, int32_t i, int32_t g) {
+    const int64_t sum = sum_of(f, i, g), size = samebits_magnitude64(sum);
+    const int32_t n = length_of(size), field = n + f->field;
     int32_t code = 0;
     if (size && field >= 1) code = 512 * (field - 1) + (int32_t)down64(size, n - 10);
     return sum < 0 ? -code : code;
@@ -157,12 +172,13 @@ static void plain_start(samebits_update *d) {
 }
 
 static void plain_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
+    const Fixed f = fixed_of(d);
     if (d->pass == MEMORY) {
         momentum_elements(d, i, g, count);
         return;
     }
     for (; count; count--, i++) {
-        const int32_t code = plain_code(d, i, *g++), size = magnitude32(code);
+        const int32_t code = plain_code(&f, i, *g++), size = magnitude32(code);
         if (d->pass == LARGEST)
             d->top = SAMEBITS_MAX(d->top, size);
         else if (d->pass == FORESEE)

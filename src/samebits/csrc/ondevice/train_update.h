@@ -68,12 +68,12 @@ SAMEBITS_INLINE int needs_largest(const samebits_optimizer *o) {
 
 /* An element of G, of its sum. */
 SAMEBITS_INLINE int32_t gradient_of(const samebits_update *d, int64_t sum) {
-    int64_t g = down64(sum, d->shift);
+    int32_t g = into32(sum, d->shift);
     if (d->clipped) {
-        g = samebits_clamp64(g, -d->most_g, d->most_g);
-        if (d->factor) g = down64(g * d->factor, d->by);
+        g = samebits_clamp32(g, -d->most_g, d->most_g);
+        if (d->factor) g = into32((int64_t)g * d->factor, d->by);
     }
-    return (int32_t)g;
+    return g;
 }
 
 /* rne(v * 2**-s) of |v| < 2**26: where it shifts to the right, in 32 bits, and to the left by a
