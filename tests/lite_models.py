@@ -180,7 +180,7 @@ def _quotient(op: str, b: Build, n: list[int], weights: str) -> tuple[int, ...]:
     array = b.rng.integers(-10, 128, (count,)).astype(np.int8)
     found = Scaling((b.real(-7, -2),), (zero,))
     z = b.tensor((count,), array=array, quantization=found)
-    y = b.codes((n[0], 40, n[2]), scale=b.unit(x) / b.unit(z) / 64)
+    y = b.codes((n[0], 40, n[2]), scale=b.unit(x) / b.unit(z) / 200)
     return (b.add(op, [x, z], y, activation=str(b.rng.choice(["NONE", "RELU6"]))),)
 
 

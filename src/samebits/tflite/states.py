@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from samebits.errors import InputError, UnsupportedError
-from samebits.tflite.file import Array, File, LiteOperator, Subgraph, Tensor
+from samebits.tflite.file import Array, File, LiteOperator, Subgraph
 
 HANDLE, READ, ASSIGN, ONCE = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"
 KEEPING = (HANDLE, READ, ASSIGN, ONCE)
@@ -24,12 +22,13 @@ Name = tuple[str, str]  # of a variable: container and name
 class LiteState:
     """A state: the tensor that holds it before a run and the one that holds it after, by number.
 
-    Of a tensor that an operator changes in place both are that one. initial: before the first run.
+    Of a tensor that an operator changes in place both are that one. initial: before the first run;
+    None: the codes of 0, with which a variable tensor begins.
     """
 
     before: int
     after: int
-    initial: Array
+    initial: Array | None = None
 
 
 def names_of(graph: Subgraph) -> dict[int, Name]:
@@ -86,22 +85,14 @@ def needed(
 
 
 def _in_place(graph: Subgraph, operators: list[LiteOperator]) -> list[LiteState]:
-    """Variable tensors in the order in which operators read them; they begin as the code of 0."""
+    """Variable tensors in the order in which operators read them."""
     read = dict.fromkeys(number for operator in operators for number in operator.inputs)
     found = []
     for number in read:
         tensor = graph.tensors[number]
         if number >= 0 and tensor.variable and tensor.array is None:
-            found.append(LiteState(number, number, zeros(tensor)))
+            found.append(LiteState(number, number))
     return found
-
-
-def zeros(tensor: Tensor) -> Array:
-    """The codes of 0 with which a variable tensor begins: of 8 bits its zero point."""
-    zero = 0
-    if tensor.dtype in ("int8", "uint8") and tensor.quantization is not None:
-        zero = tensor.quantization.zero_points[0]
-    return np.full(tensor.shape, zero, tensor.dtype)
 
 
 class _Variables:

@@ -6,8 +6,10 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.define import limits
+from samebits.ir.integer.pointwise import doubled as rounded
 from samebits.spec.rounding import Doubled
-from samebits.spec.tflite import sigmoid_steps
+from samebits.spec.tflite import ENTRIES, sigmoid_table
+from samebits.tflite.file import Array
 from samebits.tflite.same.multiplier import away, doubled, split
 from samebits.tflite.same.node import SameNode, same_op, scale_of
 
@@ -42,8 +44,8 @@ def _leaky(node: SameNode) -> str:
 
     def code(c: int) -> int:
         v = c - x.zero_points[0]
-        rounded = by.code(v) if v >= 0 else below.code(v) if below else 0
-        return min(max(rounded + y.zero_points[0], -128), 127)
+        nearest = by.code(v) if v >= 0 else below.code(v) if below else 0
+        return min(max(nearest + y.zero_points[0], -128), 127)
 
     return node.tabulated(np.array([code(c) for c in range(-128, 128)], np.int8))
 
@@ -84,11 +86,9 @@ def _abs(node: SameNode) -> str:
     by = None if x.scales == y.scales else doubled(*split(ratio))
     low, high = limits(node.kind)
 
-    def code(c: int) -> int:
-        v = abs(c - x.zero_points[0])
-        return min(max((by.code(v) if by else v) + y.zero_points[0], low), high)
-
-    return node.tabulated(np.array([code(c) for c in range(low, high + 1)], node.kind))
+    apart = np.abs(np.arange(low, high + 1, dtype=np.int64) - x.zero_points[0])
+    codes = (apart if by is None else rounded(apart, by)) + y.zero_points[0]
+    return node.tabulated(np.clip(codes, low, high).astype(node.kind))
 
 
 def straight(node: SameNode, tanh: bool) -> str:
@@ -115,6 +115,18 @@ def nearest_power(scale: float) -> tuple[bool, int]:
     return abs(float(value) - place) < 1e-3, place
 
 
-def entries_of(m: int, left: int, tanh: bool) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    """The function of all codes of 16 bits."""
-    return np.array([sigmoid_steps(c, m, left, tanh) for c in range(-32768, 32768)], np.int16)
+def entries_of(m: int, left: int, tanh: bool) -> Array:
+    """`sigmoid_steps` of all codes of 16 bits."""
+    table = np.array(sigmoid_table(), np.int64)
+    m, left = (m, left) if m else (3 << left, 0)
+    v = (np.arange(-32768, 32768, dtype=np.int64) * m + (1 << left >> 1)) >> left
+    bits = 8 if tanh else 9
+    at, rest = np.abs(v) >> bits, np.abs(v) & ((1 << bits) - 1)
+    a, b = (table[np.minimum(at + more, ENTRIES - 1)] for more in (0, 1))
+    limit = 0xFFFF << 8 if tanh else 0x7FFF << 10
+    y = np.where(at >= ENTRIES - 1, limit, (a << bits) + rest * (b - a))
+    if tanh:
+        found = np.where(v >= 0, y - (1 << 23) + 128, (1 << 23) - y + 127) >> 8
+    else:
+        found = np.where(v >= 0, y + 512, (1 << 25) - y + 511) >> 10
+    return found.astype(np.int16)

@@ -83,7 +83,7 @@ class _Importer:
         tensor, builder = self.graph.tensors[state.before], self.builder
         name = tensor.name or f"state{state.before}"
         found, initial = quantization_of(tensor), ""
-        if (state.initial != found.zero_point).any():
+        if state.initial is not None and (state.initial != found.zero_point).any():
             initial = builder.constant(f"{name}.initial", state.initial)
         value = builder.state(name, tensor.dtype, tensor.shape, initial, found)
         self.values[state.before] = value

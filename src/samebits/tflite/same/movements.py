@@ -195,6 +195,13 @@ def _taken(node: SameNode, x: str, axis: int, places: Array) -> str:
     return node.emit("gather", [x, node.builder.constant(f"{node.hint}.places", array)], axis=axis)
 
 
+def _along(n: int) -> Array:
+    """The places of an axis."""
+    if n > LARGEST_SIZE:
+        raise UnsupportedError(f"expected an axis of at most {LARGEST_SIZE} places, found {n}")
+    return np.arange(n)
+
+
 @same_op("GATHER")
 def _gather(node: SameNode) -> str:
     """Constant places along an axis."""
@@ -223,9 +230,9 @@ def _mirror(node: SameNode) -> str:
     x = node.input(0)
     for axis, (n, pair) in enumerate(zip(shape, pads, strict=True)):
         if pair.any():
-            turned = np.arange(n)[::-1]
+            turned = _along(n)[::-1]
             front, behind = turned[n - pair[0] - apart : n - apart], turned[apart : pair[1] + apart]
-            x = _taken(node, x, axis, np.concatenate([front, np.arange(n), behind]))
+            x = _taken(node, x, axis, np.concatenate([front, _along(n), behind]))
     return node.moved("reshape", [x], shape=node.result.shape)
 
 
@@ -237,7 +244,7 @@ def _reverse(node: SameNode) -> str:
     for axis in sorted(set(node.whole(1, "axes"))):
         if not -len(shape) <= axis < len(shape):
             raise InputError(f"expected axes of {len(shape)} dimensions, found {axis}")
-        x = _taken(node, x, axis % len(shape), np.arange(shape[axis])[::-1])
+        x = _taken(node, x, axis % len(shape), _along(shape[axis])[::-1])
     return node.moved("reshape", [x], shape=shape)
 
 

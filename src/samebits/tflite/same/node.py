@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits import ledger
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import GraphBuilder, Quantization
 from samebits.ir.foreign import enter_rule
@@ -167,8 +168,12 @@ class SameNode:
 
     def tabulated(self, entries: Array) -> str:
         """The node's result by a table of all codes."""
-        table = self.builder.constant(f"{self.hint}.table", entries)
-        return self.moved("table", [self.input(0), table])
+        return self.moved("table", [self.input(0), self.table("table", entries)])
+
+    def table(self, name: str, entries: Array) -> str:
+        """A constant table, charged: files are small beside what their operators become."""
+        ledger.keep(entries.nbytes, self.hint)
+        return self.builder.constant(f"{self.hint}.{name}", entries)
 
     def requantized(
         self, total: str, *by: Rounding, zero: int | None = None, low: int | None = None

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from samebits import ledger
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.integer.define import limits
 from samebits.spec.rounding import Rounding
@@ -19,6 +20,7 @@ HIDDEN, CELL = 18, 19  # inputs of a recurrent layer that change in place
 INPUT, FORGET, NEW, OUTPUT = range(4)  # its gates, in the order of their weights
 UNIT, GATE = 2.0**-15, float(np.float32(2.0**-12))  # scales of what gates give and take
 STEPS_MOST = 1 << 10  # of a recurrent layer in one run
+STEP_BYTES = 1 << 17  # that the operators of a step take in memory
 _POINT = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0)}
 
 
@@ -85,6 +87,7 @@ def _lstm(node: SameNode) -> str:
     steps = shape[0 if major else 1]
     if not 1 <= steps <= STEPS_MOST:
         raise UnsupportedError(f"expected 1 to {STEPS_MOST} steps in one run, found {steps}")
+    ledger.keep(STEP_BYTES * steps, node.hint)
     layer, outputs = _Layer(node), []
     for step in range(steps):
         starts, stops = [0, 0, 0], list(shape)
@@ -113,7 +116,7 @@ class _Layer:
             raise UnsupportedError(f"expected a power of 2 as the cell's scale, found {self.unit}")
         squashed = entries_of(0, left, True) if left >= 0 else entries_of(3, -left, True)
         self.sigmoid, self.tanh, self.squash = (
-            node.builder.constant(f"{node.hint}.{name}", entries)
+            node.table(name, entries)
             for name, entries in (
                 ("sigmoid", entries_of(0, 0, False)),
                 ("tanh", entries_of(0, 0, True)),

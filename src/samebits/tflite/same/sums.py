@@ -148,7 +148,7 @@ def _operand(node: SameNode, index: int, by: Doubled, left: int) -> Operand:
     names, factors = ([x], [factor]) if factor else ([], [])
     if rest.any():
         narrow = "int8" if np.abs(rest).max() < 128 else "int16"
-        table = node.builder.constant(f"{node.hint}.table", rest.astype(narrow))
+        table = node.table("table", rest.astype(narrow))
         names, factors = [*names, node.emit("table", [x, table])], [*factors, 1]
     return names, factors, offset
 

@@ -16,6 +16,7 @@ from samebits.tflite.file import Scaling
 from samebits.tflite.same.curves import straight
 from samebits.tflite.same.multiplier import away, split
 from samebits.tflite.same.node import SameNode, same_op, scale_of
+from samebits.tflite.same.softmax import softmax_of_words
 
 LARGEST = 2.0**20  # of a slope and of a beta
 _SWISH_UNIT = float(np.float32(3) / np.float32(32768))  # of the input of a hard sigmoid
@@ -125,6 +126,11 @@ def _elu(node: SameNode) -> str:
 def _softmax(node: SameNode) -> str:
     """Exponentials of distances in fixed point, a reciprocal of their sum by Newton's method."""
     to, x = node.result, node.scale(0)
+    beta = float(np.float32(node.option("beta")))
+    if not 0 < beta <= LARGEST:
+        raise UnsupportedError(f"expected a beta above 0, to {LARGEST}, found {beta}")
+    if node.kind == "int16":
+        return softmax_of_words(node, beta)
     by, given = Shares(16 if to.dtype == "int16" else 8), to.quantization
     least = -(1 << by.bits - 1)
     if given != Scaling((2.0**-by.bits,), (least,)) or to.dtype not in ("int8", "int16"):
@@ -135,9 +141,6 @@ def _softmax(node: SameNode) -> str:
     columns = node.tensor(0).shape[-1:]
     if not columns or not 1 <= columns[0] <= by.columns:
         raise UnsupportedError(f"expected rows of 1 to {by.columns} codes, found {columns}")
-    beta = float(np.float32(node.option("beta")))
-    if not 0 < beta <= LARGEST:
-        raise UnsupportedError(f"expected a beta above 0, to {LARGEST}, found {beta}")
     m, left = split(min(beta * x.scales[0] * (1 << 26), ONE + 0.0))
     if not 0 <= left <= 31:
         found = f"{x.scales[0]} * {beta}"
