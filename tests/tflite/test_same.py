@@ -356,3 +356,12 @@ def test_sums_that_would_wrap():
     net.inputs.append(x)
     y = net.add("QUANTIZE", [x], net.tensor((1, 4), quantization=Scaling((2.0**-26,))))
     assert "expected sums below 2**31 before they are rounded" in refused(net, y)
+
+
+def test_zero_points_that_are_no_codes():
+    """As damaged files have them."""
+    net = Net(1)
+    x = net.tensor((1, 4), "int16", quantization=Scaling((0.1,), (1 << 40,)))
+    net.inputs.append(x)
+    y = net.reshape(x, 2, 2)
+    assert "expected a zero point among the codes of int16, found tensor 't0'" in refused(net, y)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from samebits.errors import InputError, UnsupportedError, listed
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.integer.bounds import bounds
@@ -101,7 +103,8 @@ class _Importer:
                     f"expected one of {len(RULES)} operators, found {operator.op} of version "
                     f"{operator.version}"
                 )
-            value = RULES[operator.op](node)
+            with np.errstate(all="ignore"):  # of scales at the ends of binary32
+                value = RULES[operator.op](node)
         except UnsupportedError as error:
             self.problems.append(f"{where}: {error}")
             return operator.outputs

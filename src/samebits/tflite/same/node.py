@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -202,14 +202,22 @@ class SameNode:
         )
 
 
-def scale_of(tensor: Tensor, kinds: Sequence[str] = KINDS) -> Scaling:
-    """The one scale of a tensor of codes, of int16 with zero point 0; UnsupportedError for any
-    other tensor."""
+def _one_scale(tensor: Tensor, kinds: Sequence[str]) -> Scaling:
     found = tensor.quantization
     if tensor.dtype not in kinds or found is None or len(found.scales) > 1:
         raise UnsupportedError(
             f"expected codes of {' or '.join(kinds)} with one scale, found {tensor}, {tensor.dtype}"
         )
+    low, high = limits(tensor.dtype)
+    if not low <= found.zero_points[0] <= high:
+        raise InputError(f"expected a zero point among the codes of {tensor.dtype}, found {tensor}")
+    return found
+
+
+def scale_of(tensor: Tensor, kinds: Sequence[str] = KINDS) -> Scaling:
+    """The one scale of a tensor of codes, of int16 with zero point 0; UnsupportedError for any
+    other tensor."""
+    found = _one_scale(tensor, kinds)
     if tensor.dtype == "int16" and found.zero_points[0]:
         raise UnsupportedError(f"expected codes of int16 with zero point 0, found {tensor}")
     return found
@@ -217,10 +225,7 @@ def scale_of(tensor: Tensor, kinds: Sequence[str] = KINDS) -> Scaling:
 
 def quantization_of(tensor: Tensor, kinds: Sequence[str] = ENDS) -> Quantization:
     """The scale and zero point of a tensor's codes, exactly."""
-    plain = replace(tensor.quantization, zero_points=(0,)) if tensor.quantization else None
-    scale_of(replace(tensor, quantization=plain), kinds)
-    found = tensor.quantization
-    assert found is not None
+    found = _one_scale(tensor, kinds)
     return Quantization(Fraction(found.scales[0]), found.zero_points[0])
 
 

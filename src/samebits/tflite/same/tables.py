@@ -112,6 +112,8 @@ def _elu(node: SameNode) -> str:
     if node.kind != "int8":
         raise UnsupportedError(f"expected codes of int8, found {node.kind}")
     inverse = np.float32(1) / np.float32(y.scales[0])
+    if not np.isfinite(inverse):
+        raise UnsupportedError(f"expected a scale from 2**-127 on, found {y.scales[0]}")
 
     def code(c: int) -> int:
         value = np.float32(x.scales[0]) * np.float32(c - x.zero_points[0])

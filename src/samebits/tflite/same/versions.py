@@ -45,9 +45,8 @@ class Runtime:
         """The first of binary32 numbers over the others in turn, in the operator's width."""
         kind: Any = self.kind(op)
         found = kind(parts[0])
-        with np.errstate(over="ignore", under="ignore"):
-            for part in parts[1:]:
-                found = found / kind(part)
+        for part in parts[1:]:
+            found = found / kind(part)
         return float(found)
 
 
