@@ -280,6 +280,7 @@ OPENERS = {
     "samebits.npu.concord.source": "templates of this package",
     "samebits.recompute.plan.cost": "devices of this package; others by the entrance",
     "samebits.shipping": "a package that it has made itself",
+    "samebits.tflite.peers.child": "a script of its own process, in a folder made for it",
 }
 
 

@@ -402,7 +402,7 @@ def test_names_with_another_ending(net, firmware, tmp_path):
     with pytest.raises(InputError) as caught:
         net.save(tmp_path / "net.nnp")
     assert str(caught.value) == (
-        f"{tmp_path}/net.nnp: expected a name ending in .onnx for a quantized network"
+        f"{tmp_path}/net.nnp: expected a name ending in .onnx or .tflite for a quantized network"
     )
     with pytest.raises(InputError, match=r"expected a name ending in \.nnp for a firmware$"):
         firmware.save(tmp_path / "lstm.onnx")

@@ -23,6 +23,7 @@ def options_of(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {name: field.default for name, field in fields.items()}
     plain |= {name: False for name, field in fields.items() if field.kind == "?"}
     plain |= {name: 0.0 for name, field in fields.items() if field.kind == "f"}
+    plain |= {name: "" for name, field in fields.items() if field.kind == "s"}
     return plain | dict(given)
 
 
@@ -35,6 +36,7 @@ class Net:
         self.tensors: list[Tensor] = []
         self.operators: list[LiteOperator] = []
         self.inputs: list[int] = []
+        self.others: list[Subgraph] = []
 
     def tensor(self, shape: Sequence[int], dtype: str = "", **more: Any) -> int:
         name = more.pop("name", f"t{len(self.tensors)}")
@@ -105,10 +107,28 @@ class Net:
     def file(self, *outputs: int) -> File:
         tensors, operators = tuple(self.tensors), tuple(self.operators)
         graph = Subgraph(tensors, operators, tuple(self.inputs), outputs, "main")
-        return File((graph,), "made by a test")
+        return File((graph, *self.others), "made by a test")
 
     def bytes(self, *outputs: int) -> bytes:
         return to_bytes(self.file(*outputs))
+
+    # --- states -------------------------------------------------------------------------------
+
+    def variables(self, **initial: Array) -> dict[str, int]:
+        """Handles of variables, which a subgraph called once sets to these codes."""
+        first = Net(0, self.dtype)
+        handles: dict[str, int] = {}
+        for name, array in initial.items():
+            for net in (self, first):
+                handle = net.tensor((), "resource", name=f"{name}.handle")
+                net.add("VAR_HANDLE", [], handle, shared_name=name)
+                handles[name] = handle if net is self else handles[name]
+            value = first.tensor(array.shape, str(array.dtype), array=array)
+            first.operators.append(LiteOperator("ASSIGN_VARIABLE", (handle, value), ()))
+        tensors, operators = tuple(first.tensors), tuple(first.operators)
+        self.others.append(Subgraph(tensors, operators, (), (), "once"))
+        self.operators.append(LiteOperator("CALL_ONCE", (), (), {"init_subgraph_index": 1}))
+        return handles
 
     # --- operators ----------------------------------------------------------------------------
 
@@ -226,3 +246,31 @@ def windows(x: Array, kernel: tuple[int, int], stride: int, padding: int) -> Any
                 slice(max(-z, 0), max(-z, 0) + inner.shape[2]),
             )
             yield row, column, inner, taps
+
+
+def streaming_net(seed: int = 0, begun: bool = True) -> tuple[Net, int]:
+    """Two convolutions over time, each of the last rows and the new one, as converters of streaming
+    models write them; its output. begun: with states that begin with any codes, not with 0."""
+    net = Net(seed)
+    y = net.input(1, 1, 1, 3)
+    shapes = {"a": (1, 4, 1, 3), "b": (1, 2, 1, 4)}
+    first = {name: net.rng.integers(-9, 9, s).astype(np.int8) for name, s in shapes.items()}
+    handles = net.variables(**first)
+    for name, (_, rows, _, c) in shapes.items():
+        past = net.activation(shapes[name], y)
+        if not begun:
+            found = net.tensors[past].quantization
+            assert found is not None
+            first[name][...] = found.zero_points[0]
+        net.add("READ_VARIABLE", [handles[name]], past)
+        both = net.activation((1, rows + 1, 1, c), y)
+        net.add("CONCATENATION", [past, y], both, axis=1)
+        ends = [net.integers(v) for v in ((0, -rows, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
+        last = net.activation(shapes[name], y)
+        net.add("STRIDED_SLICE", [both, *ends], last, begin_mask=13, end_mask=15)
+        net.operators.append(LiteOperator("ASSIGN_VARIABLE", (handles[name], last), ()))
+        y = net.conv(both, 4, (rows + 1, 1), padding=VALID, activation="RELU")
+    y = net.dense(net.reshape(y, 1, 4), 2)
+    return net, net.add(
+        "LOGISTIC", [y], net.tensor((1, 2), quantization=Scaling((1 / 256,), (-128,)))
+    )

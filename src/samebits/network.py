@@ -513,15 +513,22 @@ class Network(Reported):
 
     @settled
     def save(self, path: str | Path) -> Path:
-        """Write the network: .onnx (QDQ form where it is quantized) or, of firmware, .nnp.
+        """Write the network: .onnx (QDQ form where it is quantized), .tflite or, of firmware, .nnp.
 
-        Raises InputError for another ending.
+        A .tflite file of a quantized network states the meaning `tflite`: its own codes are those
+        of TensorFlow Lite Micro, single ones other than this network's (docs/spec/tflite.md).
+
+        Raises InputError for another ending, UnsupportedError with every operator that a .tflite
+        file cannot have.
         """
-        path = Path(path)
-        wanted = ".nnp" if self.kind == "firmware" else ".onnx"
-        if path.suffix != wanted:
+        path, wanted = Path(path), ".nnp" if self.kind == "firmware" else ".onnx or .tflite"
+        if path.suffix not in wanted.split(" or "):
             raise InputError(f"{path}: expected a name ending in {wanted} for a {self.kind}")
-        if self.model.firmware is not None:
+        if path.suffix == ".tflite":
+            from samebits.tflite.export import save as save_lite
+
+            save_lite(self.model.lite, self.model.integer, self.model.meaning, path)
+        elif self.model.firmware is not None:
             from samebits.npu.machine.image import write_program
 
             write_program(path, self.model.program, self.model.image)

@@ -16,6 +16,7 @@ from samebits.errors import InputError
 from samebits.reports.html import PageBlock, Section, Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.settled import settled
+from samebits.verification.compare import agreeing, cells
 from samebits.verification.score import Score, accuracy_of, figures_text
 
 if TYPE_CHECKING:
@@ -92,18 +93,9 @@ class Verification(Reported):
 
     def report(self) -> Report:
         """A row per backend, the first differences, what was not compared, the verdict."""
-        rows = [
-            (
-                v.backend,
-                f"{v.differing:,}",
-                f"{v.total:,}",
-                f"{v.largest:g}",
-                f"{v.samples} of {v.sample_count}",
-                v.sha256[:16],
-            )
-            for v in self.verdicts
-            if v.skipped is None
-        ]
+        compared = [v for v in self.verdicts if v.skipped is None]
+        inner = any(v.between[1] for v in compared)
+        rows = [cells(v, inner) for v in compared]
         lines = self.refused.split("\n") if self.refused else []
         for v in self.verdicts:
             if v.skipped is not None:
@@ -118,7 +110,9 @@ class Verification(Reported):
             lines.append(printable(self.checked))
         if self.signer:
             lines.append(f"signed by {printable(self.signer)}")
-        columns = ("backend", "differing", "of", "largest", "samples", "sha256")
+        lines += agreeing(compared)
+        between = ("between", "of") if inner else ()
+        columns = ("backend", "differing", "of", *between, "largest", "samples", "sha256")
         table = [Table(columns, rows, code=columns[-1:])] if rows else []
         left_out = sum(v.skipped is not None for v in self.verdicts)
         verdict = SAME[self.same_bits] + (f" ({left_out} not compared)" if left_out else "")

@@ -8,12 +8,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fuzzing.mutations import NUMBERS, REALS, TEXTS
+from lite_models import make
 from samebits.tflite import parse, to_bytes
 from samebits.tflite.file import LiteOperator, Scaling, Subgraph, Tensor
 from samebits.tflite.schema import OPERATORS, TYPES
-from tflite_files import Net, image_net, options_of
+from tflite_files import Net, image_net, options_of, streaming_net
 
+OWN = (  # operators with rules of their own in the meaning `tflite`
+    *("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF", "STRIDED_SLICE", "SPLIT_V", "UNPACK", "GATHER"),
+    *("MIRROR_PAD", "REVERSE_V2", "SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND", "RESIZE_BILINEAR"),
+    *("RESIZE_NEAREST_NEIGHBOR", "PRELU", "DIV", "SQUARED_DIFFERENCE", "BATCH_MATMUL", "ARG_MIN"),
+)
 SMALL = (-2, -1, 0, 1, 2, 3, 4, 5, 8, 16)
 
 
@@ -23,6 +31,12 @@ def seeds() -> Iterator[bytes]:
         net, y = image_net(2, dtype)
         yield net.bytes(y)
     yield _moving()
+    net, y = streaming_net(1)
+    yield net.bytes(y)
+    for op in OWN:
+        made = make(op, "int8", np.random.default_rng(3))
+        assert made is not None
+        yield made[0].bytes(*made[1])
     net = Net(3, "int8")
     x = net.input(1, 2, 2, 2)
     yield net.bytes(net.conv(x, 3, (1, 1), weights="int4"))

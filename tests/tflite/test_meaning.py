@@ -75,7 +75,7 @@ def test_what_takes_no_meaning(path, tmp_path):
     path.write_bytes(floats.bytes(y))
     with pytest.raises(InputError, match=r"applies to quantized \.tflite files, found a float one"):
         sb.load(path, meaning="exact")
-    with pytest.raises(UnsupportedError, match="expected codes of int8 with one scale, found"):
+    with pytest.raises(UnsupportedError, match="expected codes of int8 or int16 or uint8 with one"):
         sb.load(path, meaning="tflite")
 
 

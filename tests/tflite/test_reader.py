@@ -79,7 +79,7 @@ def test_every_operator_and_its_options():
     x = net.input(2)
     for op in [*OPERATORS.values(), "operator 500"]:
         given = {
-            name: {"?": True, "f": 0.5}.get(field.kind, 3)
+            name: {"?": True, "f": 0.5, "s": "x"}.get(field.kind, 3)
             for name, field in OPTIONS[OPTIONS_OF[op]][1].items()
         } if op in OPTIONS_OF else {}  # fmt: skip
         name = "CUSTOM of mine" if op == "CUSTOM" else op

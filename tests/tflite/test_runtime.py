@@ -14,7 +14,9 @@ from samebits.ir import Graph
 from samebits.ir.interpreter import run
 from samebits.model import Model
 from samebits.spec.graph import softmax as specified
+from samebits.spec.tflite import sigmoid_steps
 from samebits.tflite.file import Scaling
+from samebits.tflite.same.curves import entries_of
 from samebits.tflite.same.importer import import_same
 from samebits.tflite.same.versions import NEWEST, RUNTIMES
 from samebits.tflite.schema import SAME
@@ -250,3 +252,11 @@ def test_windows_whose_numbers_have_no_small_multiple():
     net = Net(1)
     y = net.pool("AVERAGE_POOL_2D", net.input(1, 40, 40, 1), (25, 25), SAME, stride=1)
     assert "expected numbers of codes in windows whose multiple is below" in refused(net, y)
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize(("m", "left"), [(0, 0), (0, 1), (3, 4), (32767, 14), (17001, 9)])
+def test_straight_lines_between_places(m, left, tanh):
+    """As they are defined."""
+    wanted = [sigmoid_steps(code, m, left, tanh) for code in range(-32768, 32768)]
+    np.testing.assert_array_equal(entries_of(m, left, tanh), wanted)

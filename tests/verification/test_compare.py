@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from samebits.ir import Graph, GraphBuilder, Quantization
-from samebits.verification.compare import Difference, Verdict, compare
+from samebits.verification.compare import Difference, Verdict, agreeing, compare
 
 SCALE = Fraction(1, 4)
 
@@ -168,6 +169,7 @@ def test_to_dict_is_json():
         "first": [{"output": "y", "index": [0, 1], "expected": 2, "found": 9}],
         "sha256": sha(found),
         "expected_sha256": sha(codes([1, 2, 3])),
+        "between": [0, 0, 0],
         "skipped": None,
         "note": "a note",
         "equal": False,
@@ -180,3 +182,18 @@ def test_to_dict_of_nan_is_json_that_everybody_reads():
     found = np.array([[np.nan, np.inf, 0.5]], np.float32)
     verdict = compare("onnxruntime", graph(), [codes([2, 3, 4])], [found])
     json.dumps(verdict.to_dict(), allow_nan=False)
+
+
+def test_who_agrees_with_whom():
+    """Where more than two kinds of outputs are there."""
+    expected, one, two = (codes([1, n]) for n in (2, 3, 4))
+    verdicts = [compare(name, graph(), [expected], [found]) for name, found in (
+        ("a", expected), ("b", one), ("c", two), ("d", one))]  # fmt: skip
+    assert agreeing(verdicts) == ["same outputs: the reference, a", "same outputs: b, d"]
+    assert agreeing(verdicts[:2]) == []
+
+
+def test_codes_between_count():
+    verdict = compare("a", graph(), [codes([1, 2])], [codes([1, 2])])
+    assert verdict.equal
+    assert not replace(verdict, between=(1, 20, 3)).equal

@@ -163,10 +163,17 @@ class GraphBuilder:
         self.inputs.append(name)
         return name
 
-    def state(self, name: str, dtype: str, shape: Sequence[int], initial: str = "") -> str:
+    def state(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        initial: str = "",
+        quantization: Quantization | None = None,
+    ) -> str:
         """A state of a step graph, after all inputs; initial: a constant, "" for zeros."""
         self.initial.append(initial)
-        return self.input(name, dtype, shape)
+        return self.input(name, dtype, shape, quantization)
 
     def constant(self, name: str, array: Array, quantization: Quantization | None = None) -> str:
         """A constant; equal arrays (type, shape, bytes) are stored once."""

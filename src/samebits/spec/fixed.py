@@ -76,6 +76,12 @@ def inverse(a: Any) -> Any:
     return x
 
 
+def reciprocal(x: int) -> tuple[int, int]:
+    """(r, bits): 1 / x is r * 2**-(31 + bits) nearly, for 0 < x < 2**31."""
+    left = 32 - x.bit_length()
+    return raised(inverse((x << left) - (1 << 31)), 1), 31 - left
+
+
 def logistic(a: int, integer_bits: int) -> int:
     """1 / (1 + exp(-a)), in 0 integer bits."""
     if a == 0:

@@ -6,18 +6,23 @@ from dataclasses import replace
 
 from samebits.errors import InputError
 from samebits.excerpt import Excerpt, check_needed, unknown_tensor
-from samebits.tflite.file import File, Subgraph
+from samebits.tflite.file import File, LiteOperator, Subgraph
+from samebits.tflite.states import HANDLE, KEEPING, ONCE, READ, explicit, names_of, needed
 
 
-def needed(graph: Subgraph) -> list[int]:
-    """The operators that an output depends on, by their positions."""
-    wanted, given, found = set(graph.outputs), set(graph.inputs), list[int]()
-    for position in reversed(range(len(graph.operators))):
-        operator = graph.operators[position]
-        if not (wanted - given).isdisjoint(operator.outputs):
-            found.append(position)
-            wanted.update(operator.inputs)
-    return found[::-1]
+def between_codes(graph: Subgraph) -> Subgraph:
+    """The network from the codes of its float inputs to those of its float outputs: QUANTIZE and
+    DEQUANTIZE at its ends are left out."""
+    kinds = [tensor.dtype for tensor in graph.tensors]
+    single = [op for op in graph.operators if len(op.inputs) == len(op.outputs) == 1]
+    pairs = [(op.op, op.inputs[0], op.outputs[0]) for op in single if op.inputs[0] >= 0]
+    first = {x: y for op, x, y in pairs if op == "QUANTIZE" and kinds[x] == "float32"}
+    last = {y: x for op, x, y in pairs if op == "DEQUANTIZE"}
+    return replace(
+        graph,
+        inputs=tuple(first.get(number, number) for number in graph.inputs),
+        outputs=tuple(last.get(number, number) for number in graph.outputs),
+    )
 
 
 def part_of(file: File, part: Excerpt) -> File:
@@ -25,7 +30,7 @@ def part_of(file: File, part: Excerpt) -> File:
     and tensors alone. A whole one as it is.
 
     Raises InputError for a tensor that is none or is constant, for a start that no output needs and
-    for an input beside the starts that one needs.
+    for an input beside the starts that one needs; and as `states.explicit`.
     """
     if not part.is_cut:
         return file
@@ -37,19 +42,48 @@ def part_of(file: File, part: Excerpt) -> File:
             raise InputError(unknown_tensor(option, name, numbers))
     starts, outputs = (tuple(numbers[name] for name in names) for names in ends.values())
     cut = replace(graph, inputs=(*starts, *graph.inputs), outputs=outputs or graph.outputs)
-    operators = [cut.operators[position] for position in needed(cut)]
+    operators = _kept(replace(file, subgraphs=(cut, *file.subgraphs[1:])))
     read = {*cut.outputs, *(number for operator in operators for number in operator.inputs)}
     if starts:
         names = {graph.tensors[number].name for number in read if number >= 0}
         check_needed(part, [graph.tensors[number].name for number in graph.inputs], names)
     inputs = tuple(number for number in dict.fromkeys(cut.inputs) if number in read)
-    kept = sorted({*inputs, *read, *(n for op in operators for n in op.outputs)} - {-1})
+    own = packed(replace(cut, operators=tuple(operators), inputs=inputs))[0]
+    others = file.subgraphs[1:] if any(operator.op == ONCE for operator in operators) else ()
+    return replace(file, subgraphs=(own, *others))
+
+
+def _kept(file: File) -> list[LiteOperator]:
+    """The operators of the first subgraph that its outputs need, variables included."""
+    graph, (plain, states) = file.subgraphs[0], explicit(file)
+    rest = iter(range(len(plain.operators)))
+    wanted = set(needed(plain, states)[0])
+    known = names_of(graph)
+    taken = [op for op in graph.operators if op.op in KEEPING or next(rest) in wanted]
+    read = {n for op in taken if op.op not in KEEPING for n in op.inputs} | set(graph.outputs)
+    names = {known.get(op.inputs[0]) for op in taken if op.op == READ and op.outputs[0] in read}
+
+    def keeps(operator: LiteOperator) -> bool:
+        if operator.op == ONCE:
+            return bool(names)
+        ends = operator.outputs if operator.op == HANDLE else operator.inputs
+        return operator.op not in KEEPING or known.get(ends[0]) in names
+
+    return [operator for operator in taken if keeps(operator)]
+
+
+def packed(graph: Subgraph) -> tuple[Subgraph, dict[int, int]]:
+    """The subgraph with the tensors that its operators and ends name, and their new numbers."""
+    named = {n for op in graph.operators for n in (*op.inputs, *op.outputs)}
+    kept = sorted({*graph.inputs, *graph.outputs, *named} - {-1})
     places = {number: place for place, number in enumerate(kept)} | {-1: -1}
 
     def placed(each: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(places[number] for number in each)
 
-    moved = [replace(o, inputs=placed(o.inputs), outputs=placed(o.outputs)) for o in operators]
+    moved = [
+        replace(o, inputs=placed(o.inputs), outputs=placed(o.outputs)) for o in graph.operators
+    ]
     tensors = tuple(graph.tensors[number] for number in kept)
-    own = Subgraph(tensors, tuple(moved), placed(inputs), placed(cut.outputs), graph.name)
-    return replace(file, subgraphs=(own,))
+    ends = placed(graph.inputs), placed(graph.outputs)
+    return Subgraph(tensors, tuple(moved), *ends, graph.name), places

@@ -90,6 +90,7 @@ OPTIONS: Mapping[str, tuple[int, Fields]] = {
             "activation": Field(3, "b"),
             "dilation_w": Field(4, "i", 1),
             "dilation_h": Field(5, "i", 1),
+            "bias_type": Field(6, "b"),
         },
     ),
     "DepthwiseConv2D": (
@@ -111,9 +112,15 @@ OPTIONS: Mapping[str, tuple[int, Fields]] = {
             "activation": Field(5, "b"),
         },
     ),
+    "Svdf": (6, {"rank": Field(0, "i"), "activation": Field(1, "b")}),
     "FullyConnected": (
         8,
-        {**_ACTIVATION, "weights_format": Field(1, "b"), "keep_num_dims": Field(2, "?")},
+        {
+            **_ACTIVATION,
+            "weights_format": Field(1, "b"),
+            "keep_num_dims": Field(2, "?"),
+            "bias_type": Field(4, "b"),
+        },
     ),
     "Softmax": (9, {"beta": Field(0, "f")}),
     "Concatenation": (10, {"axis": Field(0, "i"), "activation": Field(1, "b")}),
@@ -139,14 +146,27 @@ OPTIONS: Mapping[str, tuple[int, Fields]] = {
             "offset": Field(5, "?"),
         },
     ),
+    "Split": (35, {"num_splits": Field(0, "i")}),
     "TransposeConv": (49, {**_WINDOW, "activation": Field(3, "b")}),
     "Pack": (59, {"values_count": Field(0, "i"), "axis": Field(1, "i")}),
     "Unpack": (64, {"num": Field(0, "i"), "axis": Field(1, "i")}),
+    "SequenceLstm": (
+        71,
+        {
+            **_ACTIVATION,
+            "cell_clip": Field(1, "f"),
+            "projection_clip": Field(2, "f"),
+            "time_major": Field(3, "?"),
+        },
+    ),
     "ResizeNearestNeighbor": (74, _AXES),
     "LeakyRelu": (75, {"alpha": Field(0, "f")}),
     "MirrorPad": (77, {"mode": Field(0, "b")}),
+    "SplitV": (79, {"num_splits": Field(0, "i")}),
     "DepthToSpace": (94, {"block_size": Field(0, "i")}),
     "BatchMatMul": (101, {"adj_x": Field(0, "?"), "adj_y": Field(1, "?")}),
+    "CallOnce": (103, {"init_subgraph_index": Field(0, "i")}),
+    "VarHandle": (111, {"container": Field(0, "s"), "shared_name": Field(1, "s")}),
     "Gelu": (116, {"approximate": Field(0, "?")}),
 }
 """Options by name: their number among all kinds of options, and their fields."""
@@ -155,6 +175,7 @@ OPTIONS_OF: Mapping[str, str] = {
     "ADD": "Add",
     "AVERAGE_POOL_2D": "Pool2D",
     "BATCH_MATMUL": "BatchMatMul",
+    "CALL_ONCE": "CallOnce",
     "CONCATENATION": "Concatenation",
     "CONV_2D": "Conv2D",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2D",
@@ -175,11 +196,16 @@ OPTIONS_OF: Mapping[str, str] = {
     "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighbor",
     "SOFTMAX": "Softmax",
     "SPACE_TO_DEPTH": "SpaceToDepth",
+    "SPLIT": "Split",
+    "SPLIT_V": "SplitV",
     "STRIDED_SLICE": "StridedSlice",
     "SUB": "Sub",
     "SUM": "Reducer",
+    "SVDF": "Svdf",
     "TRANSPOSE_CONV": "TransposeConv",
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": "SequenceLstm",
     "UNPACK": "Unpack",
+    "VAR_HANDLE": "VarHandle",
 }
 """The options of operators whose meaning depends on some."""
 

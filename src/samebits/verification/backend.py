@@ -62,5 +62,20 @@ class Backend(Protocol):
         raise UnsupportedError(f"{self.name} keeps no trace; trace {other} instead")
 
 
+@runtime_checkable
+class Between(Protocol):
+    """A backend that gives tensors between the inputs and the outputs too, by names of values."""
+
+    def results(
+        self, model: Model, inputs: Sequence[Array], between: bool
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """The outputs as `Backend.run` gives them, and tensors between [samples, ...], if asked."""
+        ...
+
+    def note(self, model: Model) -> str:
+        """Why its codes may differ from the model's; "" where they are promised to be the same."""
+        ...
+
+
 Factory = Callable[[Path | None], Backend]
 """Makes a backend. The argument is a folder for what is built, or None for a temporary one."""

@@ -42,6 +42,7 @@ class Verdict:
     first:     the first five differences
     sha256:    hash of the outputs found, of reals that are equal to codes as those codes;
                expected_sha256: of those expected
+    between:   (codes that differ, codes compared, tensors) of those between inputs and outputs
     skipped:   why nothing was compared, or None
     note:      why this backend may differ on this model, or "" if it may not
     """
@@ -55,13 +56,14 @@ class Verdict:
     first: tuple[Difference, ...] = ()
     sha256: str = ""
     expected_sha256: str = ""
+    between: tuple[int, int, int] = (0, 0, 0)
     skipped: str | None = None
     note: str = ""
 
     @property
     def equal(self) -> bool:
         """Whether something was compared and nothing differs."""
-        return self.skipped is None and self.differing == 0
+        return self.skipped is None and self.differing == 0 and self.between[0] == 0
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -135,3 +137,28 @@ def compare(
         expected_sha256=digests[1].hexdigest(),
         note=note,
     )
+
+
+def cells(verdict: Verdict, between: bool) -> tuple[str, ...]:
+    """The row of a verdict in a table. between: with the codes of tensors between."""
+    differing, total, _ = verdict.between
+    return (
+        verdict.backend,
+        f"{verdict.differing:,}",
+        f"{verdict.total:,}",
+        *((f"{differing:,}", f"{total:,}") if between else ()),
+        f"{verdict.largest:g}",
+        f"{verdict.samples} of {verdict.sample_count}",
+        verdict.sha256[:16],
+    )
+
+
+def agreeing(verdicts: Sequence[Verdict]) -> list[str]:
+    """Who computes the same outputs as whom, in a line each, where there are more than two kinds of
+    outputs."""
+    groups: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        groups.setdefault(verdict.expected_sha256, ["the reference"])
+        groups.setdefault(verdict.sha256, []).append(verdict.backend)
+    shared = [", ".join(names) for names in groups.values() if len(names) > 1]
+    return [f"same outputs: {names}" for names in shared] if len(groups) > 2 else []

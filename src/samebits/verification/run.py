@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from samebits.errors import InputError, UnsupportedError
 from samebits.ir import interpreter
 from samebits.model import Model
 from samebits.quantization import samples_of
+from samebits.verification.backend import Between
 from samebits.verification.backends.onnxruntime import pairs_saturate
 from samebits.verification.compare import Verdict, compare
-from samebits.verification.inputs import given_arrays, joined
+from samebits.verification.inputs import chunks, given_arrays, joined
 from samebits.verification.registry import backend_named, check_needs, known_backends
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +75,8 @@ def verify_model(
             )
     progress.stage(f"verifying: {reference.name}")
     expected = reference.run(model, inputs)
-    verdicts = []
+    verdicts: list[Verdict] = []
+    inner = _Inner(model, inputs)
     for backend, reason in zip(backends, reasons, strict=True):
         name = backend.name
         progress.stage(f"verifying: {name}")
@@ -81,15 +85,47 @@ def verify_model(
         if reason is not None:
             verdicts.append(Verdict(name, skipped=reason))
             continue
+        tensors: dict[str, Array] = {}
+        note = cause(model, name)
         try:
-            found = backend.run(model, inputs)
+            if isinstance(backend, Between):
+                found, tensors = backend.results(model, inputs, between=True)
+                note = backend.note(model)
+            else:
+                found = backend.run(model, inputs)
         except (UnsupportedError, InputError) as error:
             if strict:
                 raise InputError(f"backend {name} cannot run this model: {error}") from error
             verdicts.append(Verdict(name, skipped=str(error)))
             continue
-        verdicts.append(compare(name, model.interface, expected, found, cause(model, name)))
+        verdict = compare(name, model.interface, expected, found, note)
+        verdicts.append(replace(verdict, between=inner.compared(tensors)))
     return expected, verdicts
+
+
+class _Inner:
+    """The values between inputs and outputs, computed once by the interpreter where one asks."""
+
+    def __init__(self, model: Model, inputs: Sequence[Array]) -> None:
+        self.model, self.inputs = model, inputs
+
+    @cached_property
+    def values(self) -> list[dict[str, Array]]:
+        graph = self.model.integer
+        return [interpreter.trace(graph, part) for part in chunks(graph, self.inputs)]
+
+    def compared(self, tensors: Mapping[str, Array]) -> tuple[int, int, int]:
+        """(codes that differ, codes compared, tensors) of those that the graph has by name."""
+        differing = total = count = 0
+        own = self.values[0] if tensors else {}
+        for name, array in tensors.items():
+            if name not in own or own[name].size != array[0].size:
+                continue
+            count += 1
+            for found, values in zip(array, self.values, strict=True):
+                differing += int((found.reshape(-1) != values[name].reshape(-1)).sum())
+                total += found.size
+        return differing, total, count
 
 
 def replaced(model: Model, name: str, names: Sequence[str]) -> str | None:

@@ -8,11 +8,12 @@ import numpy as np
 
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.define import limits
-from samebits.spec.rounding import Doubled
+from samebits.spec.rounding import Doubled, HalfUp
 from samebits.tflite.file import Scaling
 from samebits.tflite.schema import ACTIVATIONS
 
 BITS = 31
+SHORT = 15  # bits of the multiplier of a sum of 64 bits
 BEYOND = 2.0**40
 _BOUNDS = {"RELU": (0.0, None), "RELU_N1_TO_1": (-1.0, 1.0), "RELU6": (0.0, 6.0)}
 
@@ -35,6 +36,13 @@ def doubled(m: int, shift: int) -> Doubled:
             f"expected a ratio from 2**-32 to 2**30, found {m} * 2**{shift - 31}"
         )
     return Doubled(m, max(shift, 0), max(-shift, 0))
+
+
+def half_up(m: int, shift: int) -> HalfUp:
+    """The rounding of sums of 64 bits: 16 bits of the multiplier."""
+    if not -(62 - SHORT) <= shift <= SHORT:
+        raise UnsupportedError(f"expected a ratio from 2**-48 to 2**15, found 2**{shift} nearly")
+    return HalfUp(min((m + (1 << 15)) >> 16, (1 << SHORT) - 1), SHORT - shift)
 
 
 def away(value: float) -> int:

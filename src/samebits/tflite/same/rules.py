@@ -1,35 +1,49 @@
-"""The operators whose bits are those of the runtime: one rule for each."""
+"""Products, pools and reductions with the runtime's bits: one rule for each operator."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from fractions import Fraction
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
 from samebits.errors import InputError, UnsupportedError
-from samebits.ir.integer.pointwise import doubled as rounded
 from samebits.ir.integer.windows import window_counts
-from samebits.spec.rounding import Away, Doubled, Rounding
-from samebits.tflite.file import Array, Scaling
-from samebits.tflite.same.multiplier import doubled, ends, split
-from samebits.tflite.same.node import CODES, SameNode, same_op, scale_of
+from samebits.spec.rounding import Away, Rounding
+from samebits.tflite.file import Array
+from samebits.tflite.same.multiplier import doubled, ends, half_up, split
+from samebits.tflite.same.node import ENDS, SameNode, same_op, scale_of
 from samebits.tflite.window import image, pads, pair
 
+LARGEST_SIZE = 1 << 14  # of an image that is resized
+FINE = 10  # bits of the weights by which it is
 LARGEST_COUNT = 1 << 24  # of codes of which a mean is taken
-LEFT = 20  # bits by which sums of two tensors shift their operands before they round
-_CODES = np.arange(-128, 128, dtype=np.int64)
+INT32 = 2  # of the type of a bias that an operator's options name
+By = Callable[[int, int], Rounding]  # of a multiplier and a shift
 
 
-def _channels(node: SameNode, scales: tuple[float, ...]) -> list[Rounding]:
+def _rounding(node: SameNode, x: int, bias: int | None) -> By:
+    """How sums are rounded: those of int16 codes, kept in 64 bits, by 16 bits of the multiplier.
+    Where an operator has a bias, its type is that of the sums. x: the input that is multiplied."""
+    if node.tensor(x).dtype != "int16":
+        return doubled
+    if bias is not None:
+        given = node.tensor(bias).dtype if node.has(bias) else ""
+        if given == "int32" or (not given and node.option("bias_type") == INT32):
+            return doubled
+    return half_up
+
+
+def _channels(node: SameNode, scales: tuple[float, ...], by: By, x: int = 0) -> list[Rounding]:
     """The rounding of every output channel; their ratios are formed in binary64."""
-    x, y = node.scale(0).scales[0], scale_of(node.result).scales[0]
-    return [doubled(*split(x * w / y)) for w in scales]
+    of, y = node.scale(x).scales[0], scale_of(node.result).scales[0]
+    return [by(*split(of * w / y)) for w in scales]
 
 
-def _convolution(node: SameNode, rows: Array, scales: tuple[float, ...], groups: int) -> str:
+def _convolution(
+    node: SameNode, rows: Array, scales: tuple[float, ...], groups: int, by: By
+) -> str:
     """`conv` with weights [O, KH, KW, C / groups]."""
     _, height, width, _ = image(node.tensor(0).shape)
     kernel = (rows.shape[1], rows.shape[2])
@@ -46,7 +60,7 @@ def _convolution(node: SameNode, rows: Array, scales: tuple[float, ...], groups:
         pad_code=zero,
         dtype="int64",
     )
-    return node.requantized(total, *_channels(node, scales))
+    return node.requantized(total, *_channels(node, scales, by))
 
 
 @same_op("CONV_2D")
@@ -56,7 +70,7 @@ def _conv(node: SameNode) -> str:
     each = image(rows.shape)[3]
     if not each or channels % each:
         raise InputError(f"expected weights of a part of {channels} channels, found {each}")
-    return _convolution(node, rows, scales, channels // each)
+    return _convolution(node, rows, scales, channels // each, _rounding(node, 0, 2))
 
 
 @same_op("DEPTHWISE_CONV_2D")
@@ -65,7 +79,8 @@ def _depthwise(node: SameNode) -> str:
     channels, (rows, scales) = image(node.tensor(0).shape)[3], node.weights(1)
     if image(rows.shape)[0] != 1:
         raise InputError(f"expected weights [1, KH, KW, O], found {list(rows.shape)}")
-    return _convolution(node, rows.transpose(3, 1, 2, 0), scales, channels)
+    by = _rounding(node, 0, None)
+    return _convolution(node, rows.transpose(3, 1, 2, 0), scales, channels, by)
 
 
 @same_op("FULLY_CONNECTED")
@@ -87,11 +102,58 @@ def _fully_connected(node: SameNode) -> str:
         raise InputError(f"expected results of {rows.shape[0]} numbers, found {list(wanted)}")
     if node.builder.values[total].shape != wanted:
         total = node.emit("reshape", [total], shape=wanted)
+    by = _rounding(node, 0, 2)
     if len(scales) > 1:
-        return node.requantized(total, *_channels(node, scales))
-    above, below = (node.scale(0).scales[0], scales[0]), scale_of(node.result).scales[0]
-    by = doubled(*split(node.runtime.ratio(node.operator.op, above, below)))
-    return node.requantized(total, by)
+        return node.requantized(total, *_channels(node, scales, by))
+    return node.requantized(total, by(*split(_product(node, scales[0]))))
+
+
+def _product(node: SameNode, other: float) -> float:
+    """The ratio of a product with one scale, x * other in the runtime's width."""
+    above, below = (node.scale(0).scales[0], other), scale_of(node.result).scales[0]
+    return node.runtime.ratio(node.operator.op, above, below)
+
+
+@same_op("BATCH_MATMUL")
+def _batch_matmul(node: SameNode) -> str:
+    """Matrices of two tensors, each as it is or turned."""
+    names = []
+    for index, turned in enumerate((node.option("adj_x"), node.option("adj_y"))):
+        name, rank = node.input(index), len(node.tensor(index).shape)
+        if turned:
+            order = (*range(rank - 2), rank - 1, rank - 2)
+            name = node.emit("transpose", [name], perm=order)
+        names.append(name)
+    a, b = (node.scale(index) for index in (0, 1))
+    if node.tensor(1).dtype != node.kind:
+        raise UnsupportedError("expected two tensors of one type, found others")
+    zeros = {"a_zero": a.zero_points[0], "b_zero": b.zero_points[0]}
+    total = node.emit("matmul", names, dtype="int64", **zeros)
+    by = _rounding(node, 0, None)
+    return node.requantized(total, by(*split(_product(node, b.scales[0]))))
+
+
+@same_op("TRANSPOSE_CONV")
+def _transpose_conv(node: SameNode) -> str:
+    """Weights [O, KH, KW, C], of input 2 to the shape of the result."""
+    rows, scales = node.weights(1)
+    size = image(node.result.shape)
+    kernel = (rows.shape[1], rows.shape[2]) if rows.ndim == 4 else (1, 1)
+    strides = pair(node.operator.options, "stride")
+    weights = node.builder.constant(f"{node.hint}.weight", np.ascontiguousarray(rows, np.int8))
+    total = node.emit(
+        "conv_transpose",
+        [node.input(2), weights, node.bias(3, rows, 0)],
+        strides=strides,
+        dilations=(1, 1),
+        pads=pads(node.option("padding"), size[1:3], kernel, strides),
+        groups=1,
+        zero=node.scale(2).zero_points[0],
+        size=size[1:3],
+        dtype="int64",
+    )
+    by = _rounding(node, 2, None)
+    return node.requantized(total, *_channels(node, scales, by, 2))
 
 
 @same_op("AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -107,7 +169,7 @@ def _pool(node: SameNode) -> str:
         "dilations": (1, 1),
     }
     if node.operator.op == "MAX_POOL_2D":
-        low, high = ends(node.option("activation"), scale_of(node.result), CODES)
+        low, high = ends(node.option("activation"), scale_of(node.result), node.kind)
         most = node.emit("max_pool", [node.input(0)], **window)
         return node.moved("clip", [most], low=low, high=high)
     counts = window_counts((height, width), window)
@@ -140,15 +202,6 @@ def _reduce(node: SameNode) -> str:
     return node.moved(op, [node.input(0)], axes=_axes(node), keepdims=kept)
 
 
-@same_op("MAXIMUM", "MINIMUM")
-def _extreme(node: SameNode) -> str:
-    """The greater or the lesser of two codes of one scale."""
-    node.alike()
-    if node.scale(1) != node.scale(0):
-        raise UnsupportedError("expected tensors of one scale, found others")
-    return node.moved(node.operator.op.lower(), [node.input(0), node.input(1)])
-
-
 @same_op("MEAN", "SUM")
 def _mean(node: SameNode) -> str:
     """Sums of codes; for a mean the multiplier is divided by the number of codes, and truncated."""
@@ -171,111 +224,59 @@ def _mean(node: SameNode) -> str:
     return node.requantized(total, by)
 
 
-@same_op("MUL")
-def _multiply(node: SameNode) -> str:
-    """Products of codes less their zero points."""
-    a, b, c = node.scale(0), node.scale(1), scale_of(node.result)
-    total = node.emit(
-        "multiply",
-        [node.input(0), node.input(1)],
-        a_zero=a.zero_points[0],
-        b_zero=b.zero_points[0],
-        dtype="int64",
-    )
-    return node.requantized(total, doubled(*split(a.scales[0] * b.scales[0] / c.scales[0])))
+@same_op("ARG_MAX", "ARG_MIN")
+def _place(node: SameNode) -> str:
+    """The place of the greatest or the least code, the first of several."""
+    axis, shape = node.whole(1, "axis", 1)[0], node.tensor(0).shape
+    node.scale(0)
+    if node.kind != "int8" or node.result.dtype != "int32" or not -len(shape) <= axis < len(shape):
+        raise UnsupportedError(f"expected int8 codes and int32 places, {node.result.dtype}")
+    x = node.input(0)
+    if node.operator.op == "ARG_MIN":
+        turned = np.arange(127, -129, -1, dtype=np.int8)
+        x = node.emit("table", [x, node.builder.constant(f"{node.hint}.turned", turned)])
+    return node.moved("argmax", [x], axis=axis % len(shape), keepdims=False)
+
+
+@same_op("RESIZE_BILINEAR")
+def _resize(node: SameNode) -> str:
+    """Weights of 10 bits a direction."""
+    node.alike()
+    if node.kind != "int8":
+        raise UnsupportedError(f"expected codes of int8, found {node.kind}")
+    sizes = zip(node.tensor(0).shape[1:3], node.whole(1, "sizes", 2), strict=True)
+    tables = []
+    for name, (size, out) in zip(("rows", "columns"), sizes, strict=True):
+        for kind, array in zip(("places", "weights"), _steps(node, size, out), strict=True):
+            tables.append(node.builder.constant(f"{node.hint}.{name}.{kind}", array))
+    total = node.emit("resample", [node.input(0), *tables], zero=0, dtype="int64")
+    return node.requantized(total, Away(1 << 2 * FINE), zero=0)
+
+
+def _steps(node: SameNode, size: int, out: int) -> tuple[Array, Array]:
+    """The two places of which each result is made, and their weights."""
+    unit = 1 << FINE
+    if not 1 <= out <= LARGEST_SIZE:
+        raise InputError(f"expected a size from 1 to {LARGEST_SIZE}, found {out}")
+    step = (unit * size + out // 2) // out
+    if node.option("align_corners") and out > 1:
+        step = (unit * (size - 1) + (out - 1) // 2) // (out - 1)
+    first = step // 2 - unit // 2 if node.option("half_pixel_centers") else 0
+    places = first + step * np.arange(out, dtype=np.int64)
+    low = np.maximum(np.sign(places) * (np.abs(places) // unit), 0)
+    above = places + unit - 1
+    high = np.minimum(np.sign(above) * (np.abs(above) // unit), size - 1)
+    rest = places - unit * low
+    pairs = np.stack([low, high], -1), np.stack([unit - rest, rest], -1)
+    return pairs[0].astype(np.int32), pairs[1].astype(np.int32)
 
 
 @same_op("QUANTIZE")
 def _quantize(node: SameNode) -> str:
-    """Codes of one scale as codes of another."""
-    x, y = node.scale(0), scale_of(node.result)
-    total = node.emit("add", [node.input(0)], factors=(1,), offset=-x.zero_points[0], dtype="int64")
+    """Codes of one scale as codes of another; those of uint8 come from int8, or become them."""
+    x, y = (scale_of(tensor, ENDS) for tensor in (node.tensor(0), node.result))
+    kinds = node.kind, node.result.dtype
+    if "uint8" in kinds and kinds not in (("int8", "uint8"), ("uint8", "int8")):
+        raise UnsupportedError(f"expected codes of uint8 to go with int8, found {kinds}")
+    total = node.less(node.input(0), x.zero_points[0])
     return node.requantized(total, doubled(*split(x.scales[0] / y.scales[0])))
-
-
-# --- sums of two tensors --------------------------------------------------------------------------
-
-
-@same_op("ADD", "SUB")
-def _add(node: SameNode) -> str:
-    """Three roundings: of each operand, which is a line of its codes and a table of what rounding
-    moves them by, and of their sum. Where all pairs of codes prove that one rounding does the same,
-    that one."""
-    scales = node.scale(0), node.scale(1), scale_of(node.result)
-    sign = -1 if node.operator.op == "SUB" else 1
-    first, second, last = _roundings(node)
-    names = [node.input(0), node.input(1)]
-    single = None
-    if sign == 1:
-        bounds = ends(node.option("activation"), scales[2], CODES)
-        single = _single(*scales, bounds, (first, second, last))
-    if single is not None:
-        factors, offset, by = single
-        total = node.emit("add", names, factors=factors, offset=offset, dtype="int64")
-        return node.requantized(total, by)
-    sources, made, constant = [*names], [0, 0], 0
-    for index, rounding in enumerate((first, second)):
-        shifted = (_CODES - scales[index].zero_points[0]) << LEFT
-        entries = np.array([rounding.code(int(v)) for v in shifted], np.int64)
-        own = sign if index else 1
-        factor, offset, rest = _line(entries)
-        made[index], constant = own * factor, constant + own * offset
-        if rest.any():
-            table = node.builder.constant(f"{node.hint}.table", rest.astype(np.int8))
-            sources.append(node.emit("table", [names[index], table]))
-            made.append(own)
-    total = node.emit("add", sources, factors=tuple(made), offset=constant, dtype="int64")
-    return node.requantized(total, last)
-
-
-def _line(entries: Array) -> tuple[int, int, Array]:
-    """(factor, offset, rest) by which entries of all codes are factor * code + offset + rest: the
-    rest is what rounding moves them by, and at most half a code's number of units, so of 8 bits."""
-    factor = round(Fraction(int(entries[-1] - entries[0]), len(entries) - 1))
-    rest = entries - factor * _CODES
-    offset = int(rest.max() + rest.min()) // 2
-    return factor, offset, rest - offset
-
-
-def _roundings(node: SameNode) -> tuple[Doubled, Doubled, Doubled]:
-    """The roundings of both operands, in units of twice the larger scale, and of their sum."""
-    kind = node.runtime.kind(node.operator.op)
-    a, b = (kind(node.scale(index).scales[0]) for index in (0, 1))
-    twice = kind(2) * max(a, b)
-    unit = kind(1 << LEFT) * kind(scale_of(node.result).scales[0])
-    first, second, last = (doubled(*split(float(r))) for r in (a / twice, b / twice, twice / unit))
-    return first, second, last
-
-
-def _single(
-    a: Scaling,
-    b: Scaling,
-    c: Scaling,
-    bounds: tuple[int, int],
-    roundings: tuple[Doubled, Doubled, Doubled],
-) -> tuple[tuple[int, int], int, Rounding] | None:
-    """(factors, offset, rounding) whose codes are those of the three for all pairs of codes."""
-    first, second = (_CODES[:, None] - a.zero_points[0], _CODES[None, :] - b.zero_points[0])
-    zero = c.zero_points[0]
-    parts = [rounded(v << LEFT, r) for v, r in zip((first, second), roundings, strict=False)]
-    wanted = np.clip(rounded(parts[0] + parts[1], roundings[2]) + zero, *bounds)
-    ratios = [s.scales[0] / c.scales[0] for s in (a, b)]
-    for shift in range(16, 23):
-        if sum(ratios) * 255 * 2**shift > 2**30:
-            break
-        half = 1 << shift >> 1
-        nearest = [round(ratio * 2**shift) for ratio in ratios]
-        for nudge in itertools.product((0, -1, 1), repeat=2):
-            p, q = (n + d for n, d in zip(nearest, nudge, strict=True))
-            if p < 1 or q < 1:
-                continue
-            total = first * p + second * q
-            base = -p * a.zero_points[0] - q * b.zero_points[0]
-            for more in (0, -1, -2, 1):
-                found = np.clip(((total + more + half) >> shift) + zero, *bounds)
-                if np.array_equal(found, wanted):  # twice a sum and 1 is no tie of twice 2**shift
-                    return (2 * p, 2 * q), 2 * (base + more) + 1, Fraction(1, 2 << shift)
-            found = np.clip(((total + half - (total < 0)) >> shift) + zero, *bounds)
-            if np.array_equal(found, wanted):
-                return (p, q), base, Away(1 << shift)
-    return None

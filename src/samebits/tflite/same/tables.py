@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from samebits.errors import UnsupportedError
+from samebits.ir.integer.define import limits
 from samebits.spec.fixed import LEAST, ONE, Shares, exponential, half_away, high_product, logistic
 from samebits.spec.fixed import tanh as hyperbolic
 from samebits.spec.rounding import Doubled
 from samebits.tflite.file import Scaling
-from samebits.tflite.same.multiplier import away, doubled, split
+from samebits.tflite.same.curves import straight
+from samebits.tflite.same.multiplier import away, split
 from samebits.tflite.same.node import SameNode, same_op, scale_of
+from samebits.tflite.same.softmax import softmax_of_words
 
 LARGEST = 2.0**20  # of a slope and of a beta
 _SWISH_UNIT = float(np.float32(3) / np.float32(32768))  # of the input of a hard sigmoid
@@ -21,32 +25,7 @@ _SWISH_UNIT = float(np.float32(3) / np.float32(32768))  # of the input of a hard
 def _tabulated(node: SameNode, function: Callable[[int], int]) -> str:
     """The function of every code, saturated to int8."""
     entries = [min(max(int(function(code)), -128), 127) for code in range(-128, 128)]
-    table = node.builder.constant(f"{node.hint}.table", np.array(entries, np.int8))
-    return node.moved("table", [node.input(0), table])
-
-
-@same_op("RELU", "LEAKY_RELU")
-def _leaky(node: SameNode) -> str:
-    """Codes less the zero point on the scale of the result, those below 0 by a ratio of their own,
-    or 0."""
-    op, of = node.operator.op, node.runtime
-    x, y = node.scale(0), scale_of(node.result)
-    by, below = doubled(*split(of.quotient(op, x.scales[0], y.scales[0]))), None
-    if op == "LEAKY_RELU":
-        alpha = float(np.float32(node.option("alpha")))
-        if not 0 <= alpha <= LARGEST:
-            raise UnsupportedError(f"expected a slope from 0 to {LARGEST}, found {alpha}")
-        if alpha:
-            kind = of.kind(op)
-            above = float(kind(x.scales[0]) * kind(alpha))
-            below = doubled(*split(of.quotient(op, above, y.scales[0])))
-
-    def code(c: int) -> int:
-        v = c - x.zero_points[0]
-        rounded = by.code(v) if v >= 0 else below.code(v) if below else 0
-        return rounded + y.zero_points[0]
-
-    return _tabulated(node, code)
+    return node.tabulated(np.array(entries, np.int8))
 
 
 @same_op("RELU6")
@@ -55,7 +34,8 @@ def _relu6(node: SameNode) -> str:
     node.alike()
     x = node.scale(0)
     low, six = x.zero_points[0], away(float(np.float32(6) / np.float32(x.scales[0])))
-    return node.moved("clip", [node.input(0)], low=low, high=min(low + six, 127))
+    most = limits(node.kind)[1]
+    return node.moved("clip", [node.input(0)], low=low, high=min(low + six, most))
 
 
 def _radius(integer_bits: int, left: int) -> int:
@@ -67,6 +47,8 @@ def _radius(integer_bits: int, left: int) -> int:
 def _logistic(node: SameNode) -> str:
     """In fixed point of 4 integer bits."""
     tanh, x = node.operator.op == "TANH", node.scale(0)
+    if node.kind == "int16":
+        return straight(node, tanh)
     _unit(node, 128 if tanh else 256, 0 if tanh else -128)
     m, left = split(x.scales[0] * (1 << 27))
     if left < 0:
@@ -97,6 +79,8 @@ def _unit(node: SameNode, steps: int, zero: int) -> None:
 def _hard_swish(node: SameNode) -> str:
     """In 16 bits, 7 of them below the unit of a code."""
     x, y, of = node.scale(0), scale_of(node.result), node.runtime
+    if node.kind != "int8":
+        raise UnsupportedError(f"expected codes of int8, found {node.kind}")
     fine = float(np.float32(1 / 128) * np.float32(x.scales[0]))
     m, shift = split(of.quotient("HARD_SWISH", fine, y.scales[0]))
     n, gate_shift = split(of.quotient("HARD_SWISH", fine, _SWISH_UNIT))
@@ -121,10 +105,34 @@ def _hard_swish(node: SameNode) -> str:
     return _tabulated(node, code)
 
 
+@same_op("ELU")
+def _elu(node: SameNode) -> str:
+    """In binary32, by the exponential of the C library, which is taken as correctly rounded."""
+    x, y = node.scale(0), scale_of(node.result)
+    if node.kind != "int8":
+        raise UnsupportedError(f"expected codes of int8, found {node.kind}")
+    inverse = np.float32(1) / np.float32(y.scales[0])
+    if not np.isfinite(inverse):
+        raise UnsupportedError(f"expected a scale from 2**-127 on, found {y.scales[0]}")
+
+    def code(c: int) -> int:
+        value = np.float32(x.scales[0]) * np.float32(c - x.zero_points[0])
+        if value < 0:
+            value = np.float32(math.exp(float(value))) - np.float32(1)
+        return away(float(value * inverse)) + y.zero_points[0]
+
+    return _tabulated(node, code)
+
+
 @same_op("SOFTMAX")
 def _softmax(node: SameNode) -> str:
     """Exponentials of distances in fixed point, a reciprocal of their sum by Newton's method."""
     to, x = node.result, node.scale(0)
+    beta = float(np.float32(node.option("beta")))
+    if not 0 < beta <= LARGEST:
+        raise UnsupportedError(f"expected a beta above 0, to {LARGEST}, found {beta}")
+    if node.kind == "int16":
+        return softmax_of_words(node, beta)
     by, given = Shares(16 if to.dtype == "int16" else 8), to.quantization
     least = -(1 << by.bits - 1)
     if given != Scaling((2.0**-by.bits,), (least,)) or to.dtype not in ("int8", "int16"):
@@ -135,9 +143,6 @@ def _softmax(node: SameNode) -> str:
     columns = node.tensor(0).shape[-1:]
     if not columns or not 1 <= columns[0] <= by.columns:
         raise UnsupportedError(f"expected rows of 1 to {by.columns} codes, found {columns}")
-    beta = float(np.float32(node.option("beta")))
-    if not 0 < beta <= LARGEST:
-        raise UnsupportedError(f"expected a beta above 0, to {LARGEST}, found {beta}")
     m, left = split(min(beta * x.scales[0] * (1 << 26), ONE + 0.0))
     if not 0 <= left <= 31:
         found = f"{x.scales[0]} * {beta}"

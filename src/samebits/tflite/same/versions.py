@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from samebits.tflite.file import Scaling
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -31,17 +33,29 @@ class Runtime:
         kind = self.kind(op)
         return float(kind(above[0]) * kind(above[1])) / below
 
+    def product(self, op: str, *scalings: Scaling) -> float:
+        """The product of binary32 scales in the operator's width."""
+        kind: Any = self.kind(op)
+        found = kind(1)
+        for scaling in scalings:
+            found = found * kind(scaling.scales[0])
+        return float(found)
+
     def quotient(self, op: str, *parts: float) -> float:
         """The first of binary32 numbers over the others in turn, in the operator's width."""
         kind: Any = self.kind(op)
         found = kind(parts[0])
-        with np.errstate(over="ignore", under="ignore"):
-            for part in parts[1:]:
-                found = found / kind(part)
+        for part in parts[1:]:
+            found = found / kind(part)
         return float(found)
 
 
-_SHORT = frozenset({"FULLY_CONNECTED", "HARD_SWISH", "LEAKY_RELU", "RELU", "SUB"})
+_SHORT = frozenset(
+    (
+        *("ABS", "BATCH_MATMUL", "DIV", "FULLY_CONNECTED", "HARD_SWISH", "LEAKY_RELU", "RELU"),
+        *("SUB", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM"),
+    )
+)
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
