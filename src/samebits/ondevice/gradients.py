@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from samebits.ondevice.tape import Gradient, Room, codes, exponent, gradient, pointer
+from samebits.ondevice.tape import TapeGradient, Room, codes, exponent, gradient, pointer
 from samebits.ondevice.writer import TapeWriter, instruction
 from samebits.train.graph import TrainingNode
 
 
-def column(made: TapeWriter, g: Gradient) -> Room:
+def column(made: TapeWriter, g: TapeGradient) -> Room:
     """Room for one channel of a gradient."""
     return made.tape.room(4 * made.tape.batch * g.rows)
 
 
-def settled(made: TapeWriter, node: TrainingNode, g: Gradient, shared: bool = False) -> Gradient:
+def settled(
+    made: TapeWriter, node: TrainingNode, g: TapeGradient, shared: bool = False
+) -> TapeGradient:
     """The gradient with all its codes in memory, where those that it follows from lie if it can.
 
     shared: somebody else reads those, too, beside the values that wait for their gradient
@@ -22,14 +24,14 @@ def settled(made: TapeWriter, node: TrainingNode, g: Gradient, shared: bool = Fa
     t, shared = made.tape, shared or made.is_shared(g)
     in_place = g.pool is None and g.width == 32 and not shared
     own = g.room if in_place else t.room(4 * g.shape[0] * g.sample)
-    out = Gradient(own, g.exponent, 32, g.shape)
+    out = TapeGradient(own, g.exponent, 32, g.shape)
     call = f"samebits_train_settle({gradient(g, 2)}, count * {g.rows}, {g.shape[-1]}, "
     call += f"{pointer('int32_t', 0)}, {codes(out, 1)})"
     t.backward.append(instruction(node, call, column(made, g), out, *g.rooms, fails=False))
     return out
 
 
-def narrowed(made: TapeWriter, node: TrainingNode, g: Gradient) -> Gradient:
+def narrowed(made: TapeWriter, node: TrainingNode, g: TapeGradient) -> TapeGradient:
     """The gradient in 16 bits."""
     if g.is_stored and g.width == 16:
         return g

@@ -10,7 +10,7 @@ from samebits.errors import UnsupportedError
 from samebits.ondevice.gradients import settled
 from samebits.ondevice.rules import FOLLOWING, RULES
 from samebits.ondevice.tape import (
-    Gradient,
+    TapeGradient,
     StepTape,
     codes,
     exponent,
@@ -50,7 +50,7 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     return made.tape
 
 
-def _backward(made: TapeWriter, g: Gradient) -> None:
+def _backward(made: TapeWriter, g: TapeGradient) -> None:
     """All gradients, from that of the output. Gradients of a value with several uses are summed
     when they are complete (training.md 1.3); bounds of their magnitudes wait as they do."""
     t, order, at = made.tape, made.backward[::-1], made.graph.output
@@ -93,7 +93,7 @@ def _keep_reach(made: TapeWriter, node: TrainingNode, slot: int) -> None:
     made.tape.reaches = len(made.reaches)
 
 
-def _resolved(made: TapeWriter, node: TrainingNode, parts: list[Gradient]) -> Gradient:
+def _resolved(made: TapeWriter, node: TrainingNode, parts: list[TapeGradient]) -> TapeGradient:
     """The sum of the gradients of a value, in the place of one of 32 bits if there is one."""
     t, rooms = made.tape, [g.room for g in parts]
     parts = [settled(made, node, g, rooms.count(g.room) > 1) for g in parts]
@@ -119,7 +119,7 @@ def _quantize(made: TapeWriter, first: TrainingNode, shape: tuple[int, ...]) -> 
     made.arrays[0] = x
 
 
-def _loss(made: TapeWriter, last: TrainingNode) -> Gradient:
+def _loss(made: TapeWriter, last: TrainingNode) -> TapeGradient:
     """The gradient of the logits, in their place."""
     t, z = made.tape, made.arrays[made.graph.output]
     t.logits, t.classes = z, z.shape[1]

@@ -18,7 +18,7 @@ from samebits.kernels.averages import Averages
 from samebits.ondevice.gradients import column, narrowed, settled
 from samebits.ondevice.tape import (
     Array,
-    Gradient,
+    TapeGradient,
     Room,
     StepCall,
     codes,
@@ -94,7 +94,7 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         call = f"samebits_train_bound_{name}(&b, {geometry}, {text})"
         t.bounds.append(instruction(node, call, fails=False))
 
-    def input_gradient(g: Gradient) -> Gradient:
+    def input_gradient(g: TapeGradient) -> TapeGradient:
         short, dx, rooms = narrowed(made, node, g), t.gradient(x.shape, 16), list[Room]()
         call = f"samebits_train_input_gradient({geometry}, {codes(short, 0)}, "
         call += f"{exponent(short)}, {w}, "
@@ -104,7 +104,7 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         t.backward.append(instruction(node, call, short, dx, *rooms))
         return dx
 
-    def backward(g: Gradient) -> tuple[Gradient | None]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient | None]:
         dx = input_gradient(g) if wants(node, 0) else None
         if wants(node, 2):
             bound("bias", f"{b}, o")
@@ -191,7 +191,7 @@ def _norm(made: TapeWriter, node: TrainingNode) -> None:
     t.forward.append(instruction(node, call, *rooms))
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Gradient) -> tuple[Gradient | None]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient | None]:
         if g.lines is not None:
             g = settled(made, node, g)
         gamma, beta = (own if wants(node, i) else "NULL" for i, own in ((1, w), (2, b)))
@@ -270,7 +270,7 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     made.arrays[node.outputs[0]] = x
     joined = after is not None and after.operation.name == "MaxPool"
 
-    def backward(g: Gradient) -> tuple[Gradient]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient]:
         if joined:
             return (g,)
         dx = g = settled(made, node, g)
@@ -336,7 +336,7 @@ def _max_pool(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Gradient) -> tuple[Gradient]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient]:
         return (replace(g, shape=x.shape, pool=(geometry, where[0])),)
 
     made.going_back(node, backward)
@@ -359,7 +359,7 @@ def _average(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Gradient) -> tuple[Gradient]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient]:
         dx = t.gradient(x.shape, 32)
         call = f"samebits_train_average_gradient({geometry}, {gradient(g, 0)}, {codes(dx, 1)}"
         t.backward.append(instruction(node, f"{call}, &{exponent(dx)})", g, dx, fails=False))
@@ -394,7 +394,7 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     _copy(t.run, node, x, y)
     made.arrays[node.outputs[0]] = y
 
-    def backward(g: Gradient) -> tuple[Gradient]:
+    def backward(g: TapeGradient) -> tuple[TapeGradient]:
         call = f"samebits_train_bound_dropout(&b, {geometry})"
         t.bounds.append(instruction(node, call, fails=False))
         dx = g if g.width == 32 and not made.is_shared(g) else t.gradient(g.shape, 32)

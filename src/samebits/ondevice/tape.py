@@ -52,7 +52,7 @@ class Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Gradient(Array):
+class TapeGradient(Array):
     """A gradient: stored, or computed where it is read, from what is stored of a later one.
 
     room, width: of what is stored; exponent, shape: its own
@@ -169,7 +169,7 @@ class StepTape:
         room = self.room(math.prod(shape) * width // 8)
         return Array(room, self.new_exponent(), width, shape)
 
-    def gradient(self, shape: tuple[int, ...], width: int) -> Gradient:
+    def gradient(self, shape: tuple[int, ...], width: int) -> TapeGradient:
         """A new gradient."""
         return stored(self.array(shape, width))
 
@@ -190,9 +190,9 @@ class StepTape:
                 room.last = at
 
 
-def stored(array: Array) -> Gradient:
+def stored(array: Array) -> TapeGradient:
     """An array as a gradient."""
-    return Gradient(array.room, array.exponent, array.width, array.shape)
+    return TapeGradient(array.room, array.exponent, array.width, array.shape)
 
 
 def pointer(kind: str, place: int) -> str:
@@ -210,7 +210,7 @@ def exponent(array: Array) -> str:
     return f"e[{array.exponent}]"
 
 
-def gradient(g: Gradient, place: int) -> str:
+def gradient(g: TapeGradient, place: int) -> str:
     """A gradient as C; `place`: of the first of its rooms."""
     given = {"codes": f"m + {{{place}}}", "width": g.width, "e": exponent(g)}
     if g.pool is not None:

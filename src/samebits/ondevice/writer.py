@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from samebits.errors import UnsupportedError
 from samebits.ondevice.tape import (
     Array,
-    Gradient,
+    TapeGradient,
     Room,
     StepCall,
     StepTape,
@@ -20,7 +20,7 @@ from samebits.ondevice.tape import (
 )
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 
-Backward = Callable[[Gradient], tuple[Gradient | None, ...]]
+Backward = Callable[[TapeGradient], tuple[TapeGradient | None, ...]]
 """Emits the backward instructions of a node: from the gradient of its output to those of the values
 that it reads, None where none is wanted."""
 
@@ -67,7 +67,7 @@ class TapeWriter:
     backward: list[tuple[TrainingNode, Backward]] = field(default_factory=list)
     shorts: dict[int, Array] = field(default_factory=dict)
     joined: dict[Array, tuple[str, Array]] = field(default_factory=dict)
-    pending: dict[int, list[Gradient]] = field(default_factory=dict)
+    pending: dict[int, list[TapeGradient]] = field(default_factory=dict)
     reaches: dict[int, int] = field(default_factory=dict)
     updated: set[int] = field(default_factory=set)
     masks: dict[int, Room] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class TapeWriter:
             return True
         return self.is_alone(next(slots_of(maker)))
 
-    def is_shared(self, g: Gradient) -> bool:
+    def is_shared(self, g: TapeGradient) -> bool:
         """Whether a gradient is on its way to another value, too: nobody may write there."""
         return any(other.room is g.room for held in self.pending.values() for other in held)
 
