@@ -6,6 +6,8 @@ import os
 
 # Before numpy is imported: its BLAS waits busily, and tests run side by side.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before triton is imported, as torch.compile does: its interpreter runs kernels on the CPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import functools
 import gc

@@ -1,0 +1,376 @@
+"""The realisation of the training kernels in Triton: CUDA devices, or Triton's interpreter.
+
+What has no kernel here is computed by `Eager`, for which numbers are read first. The same bits as
+all others; an exponent above 127 raises a flag, which `numbers.check` reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samebits.kernels.averages import Averages, Factors, Spans
+from samebits.kernels.eager import Eager
+from samebits.kernels.geometry import Window
+from samebits.kernels.memory import nchw, nhwc, rows, unrows
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions, is_taken
+from samebits.kernels.protocol import (
+    BITS,
+    Entropy,
+    MultiplyAdds,
+    Part,
+    Shares,
+    State,
+    Sum,
+    WholePart,
+)
+from samebits.kernels.rows import Exponent, bit_length
+from samebits.kernels.softmax import power_tables
+from samebits.kernels.triton import losses, norms, rounding, steps
+from samebits.kernels.triton.launch import (
+    BLOCK,
+    EXACT,
+    bits_of,
+    block_of,
+    cell,
+    check_device,
+    found,
+    over,
+    room,
+)
+from samebits.kernels.triton.numbers import DeviceNumber, flag, place, plain
+from samebits.kernels.triton.parts import TritonParts
+from samebits.spec import formats
+from samebits.spec.training.attention import SOFTMAX_EXPONENT
+
+ROWS = 64  # of a block of channel sums
+
+
+class Triton(TritonParts):
+    """All kernels: clamps, pools, batch norm, losses beside those of `TritonParts`."""
+
+    # --- clamps -----------------------------------------------------------------------------
+
+    def clamp(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Tensor, Tensor]:
+        out, mask, _ = self._clamped_sums(v, exponent, clip)
+        return out, mask
+
+    def clamped(self, acc: Tensor, exponent: Exponent, clip: int, bits: int) -> tuple[Part, Tensor]:
+        out, mask, largest = self._clamped_sums(acc, exponent, clip)
+        return self.requantize(out, largest, exponent, bits), mask
+
+    def _clamped_sums(self, v: Tensor, exponent: Exponent, clip: int) -> tuple[Tensor, Tensor, int]:
+        """Clamped integers, the mask, and their largest; by rows the latter is not read."""
+        if isinstance(exponent, Tensor):
+            return *super().clamp(v, exponent, clip), 0
+        check_device(v)
+        wide = rows(v)
+        n, slot, out = wide.numel(), cell(v), torch.empty_like(wide)
+        mask = v.new_empty(-(-n // 8), dtype=torch.uint8)
+        places = (out, mask, slot, n, clip)
+        over(rounding.clamped, len(mask), wide, *place(exponent, v.device), *places, BLOCK=MASKED)
+        return unrows(out), mask, found(slot)
+
+    def behind_mask(self, g: Tensor, mask: Tensor) -> Tensor:
+        check_device(g)
+        wide = rows(g)
+        out = torch.empty_like(wide)
+        over(rounding.behind, len(mask), wide, mask, out, wide.numel(), BLOCK=MASKED)
+        return unrows(out)
+
+    # --- pools ------------------------------------------------------------------------------
+
+    def max_pool(self, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+        check_device(x)
+        v, size = nhwc(x), window.counts(*x.shape[2:])
+        out = v.new_empty((len(v), *size, v.shape[3]))
+        where, n = torch.empty_like(out, dtype=torch.uint8), out.numel()
+        over(rounding.max_pool, n, v, out, where, n, *v.shape[1:3], *size, **_window(v, window))
+        return nchw(out), nchw(where)
+
+    def max_pool_grad(self, g: Tensor, where: Tensor, shape: torch.Size, window: Window) -> Sum:
+        check_device(g)
+        g, where, slot = nhwc(g), nhwc(where), cell(g)
+        n, c, h, w = shape
+        out = g.new_empty((n, h, w, c), dtype=torch.int64)
+        operands = (g, where, out, slot, out.numel(), h, w, *g.shape[1:3])
+        over(rounding.max_pool_grad, out.numel(), *operands, **_window(g, window))
+        return nchw(out), found(slot)
+
+    def window_sums(self, x: Tensor, means: Averages) -> Sum:
+        return self._span_sums(x, (means.rows, means.columns), None, means.factors)
+
+    def window_sums_grad(self, g: Tensor, shape: torch.Size, means: Averages) -> Sum:
+        return self._span_sums(g, means.holders(*shape[2:]), means.factors, None)
+
+    def _span_sums(
+        self, v: Tensor, spans: tuple[Spans, Spans], before: _Pair | None, after: _Pair | None
+    ) -> Sum:
+        """Sums of elements times factors over spans, times factors."""
+        check_device(v)
+        v, slot, size = nhwc(v), cell(v), tuple(map(len, spans))
+        out = v.new_empty((len(v), *size, v.shape[3]), dtype=torch.int64)
+        places = [_spans(s, v.device) for s in spans]
+        factors = [_outer(before, v.shape[1:3], v.device), _outer(after, size, v.device)]
+        most = [max((b - a for a, b in s), default=0) for s in spans]
+        geometry = (out.numel(), *v.shape[1:3], *size, v.shape[3], *most)
+        over(rounding.span_sums, out.numel(), v, *places, *factors, out, slot, *geometry)
+        return nchw(out), found(slot)
+
+    def divided(
+        self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
+    ) -> Part:
+        if isinstance(exponent, Tensor):
+            return super().divided(acc, plain(largest), exponent, divisor, bits)
+        own, by = place(largest, acc.device)
+        up = DeviceNumber((bits - bit_length(own + by)).clamp(min=0))
+        quotient, top = self._quotients(self.scale(acc, up), divisor)
+        return self.shorten(quotient, top, exponent - up)
+
+    # --- batch norm -------------------------------------------------------------------------
+
+    def batch_norm(
+        self,
+        z: Tensor,
+        exponent: Exponent,
+        gamma: State,
+        beta: State,
+        running: tuple[Tensor, Tensor] | None,
+        eps: float,
+    ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
+        if isinstance(exponent, Tensor):
+            return None
+        sums, ends, n = self._channel_sums(z, z)
+        channels, device = sums.shape[1], z.device
+        scalars = sums.new_empty((3, channels), dtype=torch.float64)
+        m, b = (sums.new_empty((1, channels), dtype=torch.int32) for _ in range(2))
+        own, found_ends = room(sums), sums.new_empty((1, 2))
+        states = [v for w, a, e in (gamma, beta) for v in (w, a, *place(e, device))]
+        norms.batch_norm[(1,)](
+            *(sums, ends, *place(exponent, device), *states, *(running or (scalars, scalars))),
+            *(scalars, m, b, found_ends, own, flag(device), n, channels, bits_of(eps)),
+            *(formats.CODE_MAX[BITS[z.dtype]],),
+            **{"RUNNING": running is not None, "BLOCK": block_of(channels), **EXACT},
+        )
+        by = MultiplyAdds(m, b, found(own), found_ends, found(found_ends[0, 0]))
+        return by, scalars, sums, exponent
+
+    def _channel_sums(self, g: Tensor, z: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Sums of g and g * z of channels; the largest -g and g; elements of a channel."""
+        check_device(g)
+        g, z = rows(g), rows(z)
+        channels = g.shape[-1]
+        n = g.numel() // channels
+        sums = g.new_zeros((2, channels), dtype=torch.int64)
+        ends = torch.full_like(sums, -(1 << 40))
+        block = min(block_of(channels), 64)
+        grid = (-(-n // ROWS), -(-channels // block))
+        rounding.channel_sums[grid](g, z, sums, ends, n, channels, ROWS=ROWS, BLOCK=block)
+        return sums, ends, n
+
+    def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
+        return self._channel_sums(g, z)[0]
+
+    def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
+        return self._affine(z, by, 0, bits, None)
+
+    def affine_clamped(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int
+    ) -> tuple[Part, Tensor]:
+        mask = z.new_empty(-(-z.numel() // 8), dtype=torch.uint8)
+        return self._affine(z, by, clip, bits, mask), mask
+
+    def _affine(
+        self, z: Tensor, by: MultiplyAdds, clip: int, bits: int, mask: Tensor | None
+    ) -> Part:
+        """Codes of the sums, which are never in memory; clamped where there is a mask."""
+        if isinstance(by.exponent, Tensor):
+            if mask is None:
+                return super().affine(z, by, bits)
+            part, own = super().affine_clamped(z, by, clip, bits)
+            mask.copy_(own)
+            return part
+        check_device(z)
+        v, channels, new = rows(z), by.m.shape[1], room(z)
+        n, out = v.numel(), torch.empty_like(v, dtype=torch.int8)
+        places = (out, new, out if mask is None else mask, flag(z.device), n, channels, clip)
+        limit, kinds = 2 * formats.CODE_MAX[bits] + 1, {"CLAMP": mask is not None, "BLOCK": MASKED}
+        terms = (by.m, by.b, by.ends, *place(by.exponent, z.device))
+        over(rounding.affine, -(-n // 8), v, *terms, *places, limit, **kinds)
+        return unrows(out), found(new)
+
+    def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:
+        if len(by.m) > 1:
+            return super().affine_sums(z, by)
+        return self._multiply_adds(z, z, (by.m, torch.zeros_like(by.m), by.b), torch.int32)[0]
+
+    def _multiply_adds(
+        self, g: Tensor, z: Tensor, abc: tuple[Tensor, Tensor, Tensor], kind: torch.dtype
+    ) -> Sum:
+        """a * g + b * z + c of channels, and the largest."""
+        g, z, slot = rows(g), rows(z), cell(g)
+        n, out = g.numel(), torch.empty_like(g, dtype=kind)
+        over(rounding.multiply_adds, n, g, z, *abc, out, slot, n, abc[0].numel())
+        return unrows(out), found(slot)
+
+    def batch_norm_gradient(
+        self,
+        g: Tensor,
+        e_g: Exponent,
+        z: Tensor,
+        e_z: Exponent,
+        scalars: Tensor,
+        training: bool,
+        wants_input: bool,
+    ) -> tuple[Part | None, WholePart, WholePart] | None:
+        if isinstance(e_g, Tensor) or isinstance(e_z, Tensor):
+            return None
+        sums, _, n = self._channel_sums(g, z)
+        channels, device = sums.shape[1], g.device
+        a, b, c = (sums.new_empty(channels) for _ in range(3))
+        dgamma, dbeta = (sums.new_empty(channels, dtype=torch.int32) for _ in range(2))
+        own = room(sums, 3)
+        norms.batch_norm_gradient[(1,)](
+            *(sums, scalars, *place(e_g, device), *place(e_z, device), a, b, c, own),
+            *(dgamma, dbeta, flag(device), n, channels, formats.CODE_MAX[BITS[g.dtype]]),
+            **{"TRAINING": training, "BLOCK": block_of(channels), **EXACT},
+        )
+        others = (dgamma, found(own[1])), (dbeta, found(own[2]))
+        if not wants_input:
+            return None, *others
+        acc, top = self._multiply_adds(g, z, (a, b, c), torch.int64)
+        return self.shorten(acc, top, found(own[0])), *others
+
+    def running_statistics(
+        self,
+        running: tuple[Tensor, Tensor],
+        sums: tuple[Tensor, Tensor],
+        n: int,
+        e_z: int,
+        by: float,
+    ) -> None:
+        mean, variance = running
+        pair, channels = torch.stack(sums), mean.numel()
+        norms.running[(1,)](
+            *(mean, variance, pair, *place(e_z, mean.device), n, channels, bits_of(by)),
+            **{"BLOCK": block_of(channels), **EXACT},
+        )
+
+    # --- optimizers -------------------------------------------------------------------------
+
+    def enrols(self, codes: Tensor, delayed: Tensor, exponent: Tensor, is_adam: bool) -> bool:
+        return is_taken(codes, delayed, exponent) and exponent.dim() == 0 and not is_adam
+
+    def optimize(
+        self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
+    ) -> bool | None:
+        """Nothing changes from the step on in which an exponent leaves its range."""
+        steps.optimize(self, roster, options, gradients)
+        return True
+
+    # --- loss and softmax -------------------------------------------------------------------
+
+    def cross_entropy(
+        self, z: Tensor, exponent: int | Tensor, target: Tensor, divisor: int
+    ) -> Entropy:
+        return self._entropy(z, exponent, target, divisor, False)
+
+    def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
+        return self._entropy(z, exponent, amounts, 1, True)
+
+    def _entropy(
+        self, z: Tensor, exponent: Exponent, given: Tensor, divisor: int, weighed: bool
+    ) -> Entropy:
+        """The rows of a loss, whose logarithms and distances stay on the device."""
+        check_device(z)
+        z, given, (n, classes) = z.contiguous(), given.contiguous(), z.shape
+        codes = torch.empty_like(z, dtype=torch.int32)
+        logs, distances = (z.new_empty(n, dtype=torch.int64) for _ in range(2))
+        operands = (z, *_of_rows(exponent, n, z), given, tables_on(z.device))
+        kinds = {"WEIGHED": weighed, "BLOCK": block_of(classes)}
+        losses.entropy[(n,)](*operands, codes, logs, distances, classes, divisor, **kinds)
+        return Entropy(codes, logs, distances)
+
+    def softmax(self, z: Tensor, exponent: Exponent, allowed: Tensor | None) -> Shares:
+        check_device(z)
+        z, (n, c) = z.contiguous(), z.shape
+        y, kept = torch.empty_like(z, dtype=torch.int32), z
+        if allowed is not None:
+            kept = allowed.contiguous().view(torch.int8)
+        if z.numel():
+            operands = (z, *_of_rows(exponent, n, z), kept, tables_on(z.device), y, c)
+            losses.softmax[(n,)](*operands, MASKED=allowed is not None, BLOCK=block_of(c))
+        return Shares(y, self.requantize_blocks(y, SOFTMAX_EXPONENT, 0, (n, 1), 8))
+
+
+_Pair = tuple[Factors, Factors]
+MASKED = BLOCK // 8  # bytes of a mask
+
+
+def _window(v: Tensor, window: Window) -> dict[str, int]:
+    """A window as kernels of pools take it, with the channels of an image."""
+    (kh, kw), (sh, sw), (ph, pw), _ = window
+    return {"C": v.shape[3], "KH": kh, "KW": kw, "SH": sh, "SW": sw, "PH": ph, "PW": pw}
+
+
+def _of_rows(exponent: Exponent, n: int, like: Tensor) -> tuple[Tensor, int, int]:
+    """The place of the exponents of rows, or of one, and the step from row to row."""
+    if isinstance(exponent, Tensor):
+        return exponent.expand(n, 1).contiguous().view(-1), 0, 1
+    return *place(exponent, like.device), 0
+
+
+@functools.lru_cache(maxsize=64)
+def _spans(spans: Spans, device: torch.device) -> Tensor:
+    """Spans on a device, int64 [2, windows]."""
+    return torch.tensor(spans, dtype=torch.int64, device=device).view(-1, 2).t().contiguous()
+
+
+@functools.lru_cache(maxsize=64)
+def _outer(factors: _Pair | None, size: tuple[int, ...], device: torch.device) -> Tensor:
+    """The products of factors of rows and of columns on a device; ones for none."""
+    if factors is None:
+        return torch.ones(tuple(size), dtype=torch.int64, device=device)
+    down, across = (torch.tensor(v, device=device) for v in factors)
+    return down.view(-1, 1) * across
+
+
+@functools.cache
+def tables_on(device: torch.device) -> Tensor:
+    """The powers of two of exponentials (6.1) on a device."""
+    return torch.cat(power_tables()).to(device)
+
+
+def reading(cls: type[Eager]) -> None:
+    """A class whose operations that have no kernel read numbers, and leave the rest to `Eager`.
+
+    What is composed of operations alone stays as it is (COMPOSED).
+    """
+    for name, method in inspect.getmembers(Eager, inspect.isfunction):
+        if name[0] != "_" and getattr(cls, name) is method and name not in COMPOSED:
+            setattr(cls, name, _read_first(method))
+
+
+def _read_first(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(_: Eager, /, *arguments: Any, **options: Any) -> Any:
+        known = {name: plain(v) for name, v in options.items()}
+        return method(PLAIN, *(plain(v) for v in arguments), **known)
+
+    return call
+
+
+PLAIN = Eager()
+COMPOSED = {
+    *("input_gradient", "products", "products_a", "products_b", "channel_sum", "times", "summed"),
+    *("add", "add_clamped", "where", "joint", "hits", "requantize_blocks"),
+}
+"""Operations of `Eager` that read no number of one tensor, but hand it on."""
+
+
+reading(Triton)
