@@ -17,6 +17,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,11 +31,13 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 import machine
+from bench_gpu import Vision, resnet18
 from samebits import kernels
 from samebits.kernels.triton import launch
 from samebits.kernels.triton.realisation import Triton
-from samebits.train import SGD, BFPTensor, convert, recording, whole
-from samebits.train.architectures import build
+from samebits.train import SGD, BFPTensor, convert, recording
+from samebits.train.late import LateStep
+from samebits.train.whole import Taken
 
 TARGET = GPUTarget("cuda", 90, 32)
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
@@ -116,13 +119,9 @@ def step_of(model: nn.Module, images: Tensor, target: Tensor) -> Callable[[], No
     def act() -> None:
         parameters = [copy.deepcopy(p) for p in graph.parameters]  # numbers where Triton has them
         optimizer = SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
-        weights = [p.value for p in parameters]
-        done = whole._computed(graph, (images, target), weights, whole.Taken(8, False), 1.0)
-        for update in done.updates:
-            update.apply()
-        for p, g in zip(parameters, done.gradients, strict=True):
-            p.grad = None if g is None else BFPTensor.of(g)
-        optimizer.step()
+        LateStep(replace(graph, parameters=(*parameters,)), optimizer, Taken(8, False))(
+            images, target
+        )
 
     return act
 
@@ -132,8 +131,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/gpu_kernels.json"))
     options = parser.parse_args()
-    rows, images = [], torch.rand((4, 3, 224, 224), generator=torch.Generator().manual_seed(1))
-    for call in noted(step_of(build("resnet18", (3, 224, 224), 1000), images, torch.arange(4))):
+    images = torch.rand((4, 3, 224, 224), generator=torch.Generator().manual_seed(1))
+    launches: dict[str, Launch] = {}
+    for model in (resnet18(), Vision(384, 1, 6, 16, 1000)):
+        launches |= {str(call): call for call in noted(step_of(model, images, torch.arange(4)))}
+    rows = []
+    for call in launches.values():
         rows.append(compiled(call))
         print(rows[-1], flush=True)
     machine.write_record(options.out, triton=triton.__version__, kernels=rows)

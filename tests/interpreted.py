@@ -47,6 +47,11 @@ def realisation():
     return Triton
 
 
+def is_one(k):
+    """Whether kernels are those that the interpreter runs."""
+    return type(k).__name__ == "Checked"
+
+
 @functools.cache
 def checked():
     """The same, whose range errors are raised by the operation that finds them."""

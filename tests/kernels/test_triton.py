@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import math
+import pickle
 
 import pytest
 import torch
@@ -10,13 +13,36 @@ from torch import nn
 
 import interpreted
 from samebits import kernels
+from samebits.errors import RangeError, UnsupportedError
+from samebits.kernels import selftest
+from samebits.kernels.triton import launch
+from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.numerics import philox
-from samebits.train import SGD, convert, recording, whole
+from samebits.train import SGD, BFPParameter, BFPTensor, convert, recording
 from samebits.train.architectures import initialise
+from samebits.train.late import LateStep
 from samebits.train.run.checkpoint import parameter_sha256
+from samebits.train.whole import Taken
 
 if interpreted.MISSING:
     pytest.skip(interpreted.MISSING, allow_module_level=True)
+
+
+class Block(nn.Module):
+    """A block of a transformer, and a classifier behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.up, self.down, self.out = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        x = x + self.attention(h, h, h, need_weights=False)[0]
+        x = x + self.down(nn.functional.gelu(self.up(self.second(x))))
+        return self.out(x.mean(1))
+
 
 NETS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)), (6,)),
@@ -28,6 +54,7 @@ NETS = {
         ),
         (2, 6, 6),
     ),
+    "block": (Block, (5, 8)),
 }  # fmt: skip
 
 
@@ -65,26 +92,69 @@ def trained(net: str, realisation: str, steps: int = 3) -> tuple[str, list[str]]
         images = (philox.words(count, (1, 2)).double() * 2.0**-31 - 1.0).float()
         images, target = images.view(batch, *shape), torch.arange(batch) % 3
         twin.train()
-        taken = whole.Taken(8, False)
-        graph = recording.record(twin, whole.BFPTensor.from_real(images))
+        graph, _ = recording.traced(twin, BFPTensor.from_real(images))
+        step, losses = LateStep(graph, optimizer, Taken(8, False)), []
         for _ in range(steps):
-            weights = [p.value for p in graph.parameters]
             with counted() as found:
-                done = whole._computed(graph, (images, target), weights, taken, 1.0)
-                for update in done.updates:
-                    update.apply()
-                for p, g in zip(graph.parameters, done.gradients, strict=True):
-                    p.grad = None if g is None else whole.BFPTensor.of(g)
-                optimizer.step()
+                loss = step(images, target)
+            losses.append(loss.read())
+        return f"{parameter_sha256(twin.state_dict())} {losses}", found
+
+
+@pytest.mark.parametrize(
+    "net", ["mlp", *(pytest.param(net, marks=pytest.mark.slow) for net in ("cnn", "block"))]
+)
+def test_steps_equal_the_cpu_and_read_nothing(net):
+    """Between the first and the last launch of a step nobody waits for the device."""
+    sha256, read = trained(net, "triton")
+    assert sha256 == trained(net, "native")[0]
+    assert read == []
+
+
+def test_the_self_test_passes():
+    assert selftest.failures(interpreted.checked(), "cpu") == []
+
+
+def test_a_step_out_of_range_changes_nothing():
+    """The flag goes up in the step, and is read when somebody asks."""
+    interpreted.realisation()
+    with kernels.use("triton"):
+        parameter = BFPParameter.from_real(torch.tensor([[0.5, -0.25], [0.125, 1.0]]))
+        optimizer = SGD([parameter], lr=0.5, momentum=0.9)
+        before = [v.clone() for v in parameter.value.tensors]
+        for exponent in (120, -20):  # the second is fine, and waits for the first to be read
+            parameter.grad = BFPTensor(torch.tensor([[9, -9], [7, 1]], dtype=torch.int32), exponent)
+            optimizer.step()
+        with pytest.raises(RangeError, match="at most 127, found 1"):
+            kernels.check(torch.device("cpu"))
+        assert all(map(torch.equal, before, parameter.value.tensors))
+        assert not dict(optimizer.state[parameter])
+        optimizer.step()
         kernels.check(torch.device("cpu"))
-        return parameter_sha256(twin.state_dict()), found
+        assert not torch.equal(before[1], parameter.delayed)
+        assert optimizer.state[parameter]["steps"] == 1
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_steps_equal_the_cpu(net):
-    assert trained(net, "triton")[0] == trained(net, "native")[0]
+def test_reading_a_number():
+    number = DeviceNumber(torch.tensor(5)) + 2
+    assert (number - 3, 3 - number, -number, 2 * number) == (4, -4, -7, 14)
+    assert (number > 6, number.larger(9), f"{number}", number == 7) == (True, 9, "7", True)
+    assert torch.equal(torch.tensor([1]) + number, torch.tensor([8]))
+    assert pickle.loads(pickle.dumps(number)) == 7
+    with pytest.raises(OverflowError):  # C code that does not ask
+        math.ldexp(1.0, number)
 
 
-@pytest.mark.parametrize("net", NETS)
-def test_a_step_reads_nothing(net):
-    assert trained(net, "triton")[1] == []
+def test_cpu_tensors_are_refused_without_the_interpreter(monkeypatch):
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    with pytest.raises(UnsupportedError, match="CUDA device, found some on cpu"):
+        interpreted.realisation()().largest_of(torch.ones(3, dtype=torch.int32))
+
+
+def test_triton_is_refused_by_name_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with (
+        pytest.raises(UnsupportedError, match="expected the package triton"),
+        kernels.use("triton"),
+    ):
+        pass

@@ -26,6 +26,7 @@ from samebits.kernels.build import BuildError
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
+from samebits.kernels.optimize import is_taken
 from samebits.kernels.routine import NotRecordableError, RoutineRecorder
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "chosen",
     "conv_shape",
+    "enrols",
     "kept_on",
     "number",
     "of",
@@ -152,6 +154,13 @@ def chosen() -> str:
             f"SAMEBITS_KERNELS: expected one of {', '.join(REALISATIONS)}, found {name!r}"
         )
     return name
+
+
+def enrols(codes: Tensor, delayed: Tensor, cell: Tensor, is_adam: bool) -> bool:
+    """Whether `optimize` of the kernels takes a weight, W, A and the cell of its exponent."""
+    name = realisation(codes.device.type)
+    whole = name == "triton" and cell.dim() == 0 and not is_adam
+    return (name == "native" or whole) and is_taken(codes, delayed, cell)
 
 
 def kept_on(device: torch.device, numbers: Any) -> Any:

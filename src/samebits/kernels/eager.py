@@ -353,10 +353,6 @@ class Eager(BatchNorms):
         joint = self.joint(terms.codes, terms.delayed)
         return adam(terms, times_power(joint.double(), terms.e_a), out)
 
-    def enrols(self, codes: Tensor, delayed: Tensor, exponent: Tensor, is_adam: bool) -> bool:
-        """Whether `optimize` takes a weight, W, A and the cell of its exponent, and its rule."""
-        return False
-
     def optimize(
         self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
     ) -> bool | None:

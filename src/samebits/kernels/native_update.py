@@ -26,7 +26,7 @@ from samebits.kernels.memory import I16, I64, is_in_word_order, pointer, word_po
 from samebits.kernels.moments import BIAS, Update, exponent_for
 from samebits.kernels.native_optimize import groups, tables
 from samebits.kernels.native_parts import NativeParts
-from samebits.kernels.optimize import Roster, StepGradients, StepOptions, is_taken
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import Gradient, SGDTerms, WholePart
 from samebits.kernels.update import combine_shifts, direction_exponent
 from samebits.spec import formats
@@ -115,9 +115,6 @@ class NativeUpdate(NativeParts):
         place = word_pointer(out, size, I16)
         self._c.samebits_adam_direction(*measure, e_p + BIAS, place, _threads())
         return e_m, e_s, e_p
-
-    def enrols(self, codes: Tensor, delayed: Tensor, exponent: Tensor, is_adam: bool) -> bool:
-        return is_taken(codes, delayed, exponent)
 
     def optimize(
         self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients

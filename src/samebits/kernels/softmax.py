@@ -120,6 +120,7 @@ def loss_units(
     """
     (count,) = distances.shape
     logarithms, distances = logarithms.cpu(), distances.cpu()
+    weights = None if weights is None else weights.cpu()
     if isinstance(exponent, int):
         shifts = [int(exponent) - 14] * count
     else:

@@ -223,15 +223,12 @@ class Optimizer(torch.optim.Optimizer):
         for place, weight in zip(live, weights, strict=True):
             parameter, group = parameters[place], groups[place]
             state, codes = self._kept(parameter), parameter.parts[0][0]
-            is_adam, state_of = (
-                self._options(self.param_groups[group]).is_adam,
-                (codes, weight.delayed),
-            )
-            if once and kernels.of(codes).enrols(*state_of, weight.cell, is_adam):
+            own = (codes, weight.delayed, weight.cell)
+            if once and kernels.enrols(*own, self._options(self.param_groups[group]).is_adam):
                 state.numbers = kernels.kept_on(codes.device, state.numbers)
                 names = self._moments(self.param_groups[group])
                 entry = Entry(
-                    *(codes, weight.delayed, weight.cell, parameter.largest_cell),
+                    *(*own, parameter.largest_cell),
                     *(tuple(state.room(name, codes) for name in names), state.numbers),
                     *(parameter.largest_allowed, place, group),
                 )

@@ -56,6 +56,18 @@ class DeviceNumber(int):
 
     __radd__ = __add__
 
+    def __mul__(self, other: int) -> Any:
+        if type(other) is not int:
+            return self.read() * other
+        return DeviceNumber(self.cell * other, self.offset * other)
+
+    __rmul__ = __mul__
+
+    def larger(self, other: int) -> DeviceNumber:
+        """The larger of two numbers."""
+        rest = other.tensor() if isinstance(other, DeviceNumber) else other
+        return DeviceNumber(self.tensor().clamp(min=rest))
+
     def __neg__(self) -> DeviceNumber:
         return DeviceNumber(-self.cell, -self.offset)
 
@@ -89,7 +101,7 @@ def _reading(name: str) -> Callable[..., Any]:
 for _name in (
     *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__int__"),
     *("__index__", "__float__", "__hash__", "__str__", "__repr__", "__format__", "__abs__"),
-    *("__mul__", "__rmul__", "__floordiv__", "__mod__", "__lshift__", "__rlshift__"),
+    *("__floordiv__", "__mod__", "__lshift__", "__rlshift__"),
     *("__rshift__", "__rrshift__", "__and__", "__or__", "__xor__", "__pow__", "__rpow__"),
     *("__truediv__", "__rtruediv__", "bit_length"),
 ):

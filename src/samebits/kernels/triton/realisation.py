@@ -8,30 +8,38 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from samebits.kernels import rows as by_rows
 from samebits.kernels.averages import Averages, Factors, Spans
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import Window
-from samebits.kernels.memory import nchw, nhwc, rows, unrows
-from samebits.kernels.optimize import Roster, StepGradients, StepOptions, is_taken
+from samebits.kernels.memory import like, nchw, nhwc, rows, unrows
+from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     BITS,
+    CODE_TYPE,
     Entropy,
+    Found,
     MultiplyAdds,
     Part,
     Shares,
     State,
     Sum,
+    VectorNorm,
     WholePart,
 )
+from samebits.kernels.roundings import largest
 from samebits.kernels.rows import Exponent, bit_length
 from samebits.kernels.softmax import power_tables
-from samebits.kernels.triton import losses, norms, rounding, steps
+from samebits.kernels.tables import Tables
+from samebits.kernels.triton import losses, norms, rounding, steps, vectors
 from samebits.kernels.triton.launch import (
     BLOCK,
     EXACT,
@@ -40,11 +48,13 @@ from samebits.kernels.triton.launch import (
     cell,
     check_device,
     found,
+    ordered,
     over,
     room,
 )
 from samebits.kernels.triton.numbers import DeviceNumber, flag, place, plain
 from samebits.kernels.triton.parts import TritonParts
+from samebits.kernels.vectors import affine
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
 
@@ -261,10 +271,113 @@ class Triton(TritonParts):
             **{"BLOCK": block_of(channels), **EXACT},
         )
 
-    # --- optimizers -------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------
 
-    def enrols(self, codes: Tensor, delayed: Tensor, exponent: Tensor, is_adam: bool) -> bool:
-        return is_taken(codes, delayed, exponent) and exponent.dim() == 0 and not is_adam
+    def table(self, x: Tensor, exponent: Exponent, tables: Tables, bits: int) -> Part:
+        acc, top, own = self._looked_up(None, x, exponent, tables)
+        return self.requantize(acc, top, own, bits)
+
+    def table_gradient(
+        self, g: Tensor, e_g: Exponent, x: Tensor, exponent: Exponent, slopes: Tables
+    ) -> Part:
+        acc, top, own = self._looked_up(g, x, exponent, slopes)
+        return self.shorten(acc, top, own + e_g)
+
+    def _looked_up(self, g: Tensor | None, x: Tensor, exponent: Exponent, tables: Tables) -> Found:
+        """The entries of codes, times g where there is one."""
+        x = ordered(x)
+        many = isinstance(exponent, Tensor)
+        size = by_rows.row_size(x.shape)
+        if isinstance(exponent, Tensor):
+            x = x.contiguous()
+            rows, given = math.prod(size), exponent.expand(size).reshape(-1, 1)
+            places = (*_of_rows(given, rows, x), max(x.numel() // max(rows, 1), 1))
+        else:
+            places = (*place(exponent, x.device), 0, max(x.numel(), 1))
+        v = x if g is None else like(g, x)
+        out = torch.empty_like(x, dtype=torch.int32 if g is None else torch.int64)
+        own, slot = x.new_empty(size if many else (), dtype=torch.int64), cell(x)
+        operands = (x, v, *places, *tables_of(tables, x.device), out, own, slot, x.numel())
+        over(rounding.looked_up, x.numel(), *operands, TIMES=g is not None)
+        return out, found(slot), own if many else found(own)
+
+    # --- vectors ----------------------------------------------------------------------------
+
+    def vector_norm(
+        self,
+        z: Tensor,
+        exponent: Exponent,
+        gamma: State | None,
+        beta: State | None,
+        eps: float,
+        centred: bool,
+        bits: int,
+    ) -> VectorNorm:
+        if z.dtype != torch.int8 or not z.numel():  # of codes with shifts
+            states = plain(gamma), plain(beta)
+            return PLAIN.vector_norm(z, plain(exponent), *states, eps, centred, bits)
+        wide, narrow, factor = self._normalized(z, exponent, eps, centred)
+        acc, own = affine(self, wide, self._joint(gamma), self._joint(beta))
+        if isinstance(exponent, Tensor):
+            y = self.requantize_blocks(acc, own, 0, exponent.shape, bits)
+        else:
+            y = self.requantize(acc, largest(self, acc, own), own, bits)
+        return VectorNorm(y, narrow, factor)
+
+    def _normalized(
+        self, z: Tensor, exponent: Exponent, eps: float, centred: bool
+    ) -> tuple[Part, Part, Part]:
+        """`vectors.normalized`."""
+        check_device(z)
+        z, d, size = z.contiguous(), z.shape[-1], (*z.shape[:-1], 1)
+        n, rows, many = z.numel(), z.numel() // d, isinstance(exponent, Tensor)
+        spread = exponent.expand(size).reshape(-1, 1) if isinstance(exponent, Tensor) else exponent
+        places = _of_rows(spread, rows, z)
+        s1, top, slot = z.new_empty(rows, dtype=torch.int64), cell(z), cell(z)
+        factor, up = z.new_empty(rows, dtype=torch.float64), flag(z.device)
+        operands = (z, *places, s1, factor, top, up, d, bits_of(eps))
+        block = min(block_of(d), 4 * BLOCK)
+        vectors.factors[(rows,)](*operands, CENTRED=centred, BLOCK=block, **EXACT)
+        acc, m = torch.empty_like(z, dtype=torch.int64), z.new_empty(size, dtype=torch.int32)
+        own = z.new_empty(size if many else (), dtype=torch.int64)
+        operands = (z, s1, factor, top, acc, m, own, slot, n, d)
+        over(vectors.products, n, *operands, BY_ROWS=many, **EXACT)
+        e_m: Exponent = own if many else found(own)
+        codes, e = self.shorten(acc, found(slot), e_m)
+        largest_code = largest(self, codes, e)
+        wide, narrow = (self.requantize(codes, largest_code, e, own_bits) for own_bits in (16, 8))
+        return wide, narrow, (m, e_m - exponent)
+
+    def requantize_blocks(
+        self,
+        v: Tensor,
+        exponent: Exponent,
+        beside: int,
+        size: Sequence[int] | None,
+        bits: int,
+        limited: bool = True,
+    ) -> Part:
+        own, wanted = _of_blocks(v, exponent, beside, size)
+        e, _ = by_rows.fitted(v, own, wanted, bits)
+        least = torch.clamp(e, min=formats.EXPONENT_MIN) if limited else e
+        e = torch.where(e == by_rows._NONE, formats.EXPONENT_MIN, least)
+        if limited and e.numel():
+            up = flag(v.device)
+            torch.maximum(up, torch.where(e > formats.EXPONENT_MAX, e, 0).amax(), out=up)
+        codes = by_rows.scale(v, own - e).to(CODE_TYPE[bits])
+        return codes, found(e.view(())) if size is None else e
+
+    def shorten_blocks(
+        self, v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
+    ) -> Part:
+        own, wanted = _of_blocks(v, exponent, beside, size)
+        e, lowest = by_rows.fitted(v, own, wanted, 32)
+        some = torch.maximum(e, lowest)
+        e = torch.where(e == by_rows._NONE, formats.EXPONENT_MIN, some)
+        codes = by_rows.scale(v, own - e).to(torch.int32)
+        return codes, found(e.view(())) if size is None else e
+
+    # --- optimizers -------------------------------------------------------------------------
 
     def optimize(
         self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients
@@ -308,6 +421,17 @@ class Triton(TritonParts):
         return Shares(y, self.requantize_blocks(y, SOFTMAX_EXPONENT, 0, (n, 1), 8))
 
 
+def _of_blocks(
+    v: Tensor, exponent: Exponent, beside: int, size: Sequence[int] | None
+) -> tuple[Tensor, Sequence[int]]:
+    """Exponents that broadcast against v, and the shape of those that are wanted."""
+    own = exponent + beside
+    if isinstance(own, int):
+        cell, by = place(own, v.device)
+        own = (cell + by).view([1] * v.dim())
+    return own, [1] * v.dim() if size is None else size
+
+
 _Pair = tuple[Factors, Factors]
 MASKED = BLOCK // 8  # bytes of a mask
 
@@ -340,6 +464,19 @@ def _outer(factors: _Pair | None, size: tuple[int, ...], device: torch.device) -
     return down.view(-1, 1) * across
 
 
+_TABLES: WeakKeyDictionary[Tables, dict[torch.device, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
+
+
+def tables_of(tables: Tables, device: torch.device) -> tuple[Tensor, Tensor]:
+    """All tables of a function on a device, and their exponents: made once, for every exponent."""
+    known = _TABLES.setdefault(tables, {})
+    if device not in known:
+        for exponent in range(formats.EXPONENT_MIN, formats.EXPONENT_MAX + 1):
+            tables.meet(exponent)
+        known[device] = tables.entries.to(device), tables.exponents.to(device)
+    return known[device]
+
+
 @functools.cache
 def tables_on(device: torch.device) -> Tensor:
     """The powers of two of exponentials (6.1) on a device."""
@@ -368,7 +505,7 @@ def _read_first(method: Callable[..., Any]) -> Callable[..., Any]:
 PLAIN = Eager()
 COMPOSED = {
     *("input_gradient", "products", "products_a", "products_b", "channel_sum", "times", "summed"),
-    *("add", "add_clamped", "where", "joint", "hits", "requantize_blocks"),
+    *("add", "add_clamped", "where", "joint", "hits", "softmax_grad", "vector_norm_gradient"),
 }
 """Operations of `Eager` that read no number of one tensor, but hand it on."""
 

@@ -105,6 +105,28 @@ def biased(v, e, e_by, bias, out, slot, n, C, BLOCK: tl.constexpr):
     raise_slot(slot, tl.where(at < n, x, 0))
 
 
+@triton.jit
+def looked_up(
+    x, g, e, e_by, step, per, entries, exponents, out, own, slot, n,
+    TIMES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = the entry of every code at its exponent, TIMES g or not, and the entries' exponents.
+
+    step: 1 where every row of `per` codes has an exponent
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    ok, row = at < n, at // per
+    table = tl.load(e + row * step, mask=ok, other=0) + e_by + 128
+    code = tl.load(x + at, mask=ok, other=0).to(tl.int64) + 128
+    v = tl.load(entries + table * 256 + code, mask=ok, other=0).to(tl.int64)
+    if TIMES:
+        v *= tl.load(g + at, mask=ok, other=0)
+    tl.store(out + at, v.to(out.dtype.element_ty), mask=ok)
+    raise_slot(slot, tl.where(ok, v, 0))
+    of_row = tl.load(exponents + table, mask=ok, other=0)
+    tl.store(own + row * step, of_row, mask=ok)  # the same number wherever it is stored twice
+
+
 # --- clamps and their masks: a bit an element, eight elements a row of a block -------------------
 
 

@@ -15,7 +15,7 @@ from samebits.kernels.triton.launch import BLOCK, over
 from samebits.kernels.triton.numbers import DeviceNumber, flag, place
 from samebits.kernels.triton.parts import TritonParts
 
-FIELDS = ("momentum_exponent", "momentum_largest", "steps")
+FIELDS = ("momentum_exponent", "momentum_largest", "steps", "begun")
 STEPS = 2  # the place of the number of steps among the cells
 
 
@@ -26,7 +26,6 @@ class DeviceNumbers:
     """
 
     def __init__(self, numbers: Any, device: torch.device) -> None:
-        self.begun: int = numbers.begun
         own = [getattr(numbers, name) for name in FIELDS]
         self.cells = torch.tensor(own, dtype=torch.int64).to(device)
 
@@ -136,7 +135,6 @@ def _moved(moving: _Moving) -> None:
         over(updates.move, n, moving.p, *own, RANDOM=bool(o.random))
     if moving.v is not None:
         over(updates.kept, n, moving.v, entry.moments[0], up, n, BLOCK=BLOCK)
-        entry.numbers.begun = 1
     cells = entry.numbers.cells
     updates.ended[(1,)](
         *(moving.numbers, moving.momentum, entry.exponent, cells, cells[STEPS:], up),

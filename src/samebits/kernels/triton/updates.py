@@ -15,8 +15,7 @@ from samebits.kernels.triton.integers import bit_length, number, rne
 # Places of the numbers of a step.
 E_P, TOP_P, TOP_W, TOP_J, RAISED, SHIFT, MOVED, E_W = (tl.constexpr(i) for i in range(8))
 NUMBERS = 8
-E_V, TOP_V = 0, 1  # of the cells that live on
-_E_V, _TOP_V = tl.constexpr(E_V), tl.constexpr(TOP_V)
+_E_V, _TOP_V, _BEGUN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(3)  # of those that live on
 
 
 @triton.jit
@@ -212,4 +211,5 @@ def ended(numbers, momentum, e_w, cells, steps, flag, MOVES: tl.constexpr, KEEPS
             top = tl.load(momentum + TOP_P)
             tl.store(cells + _E_V, tl.where(top == 0, -128, tl.load(momentum + E_P)))
             tl.store(cells + _TOP_V, top)
+            tl.store(cells + _BEGUN, tl.full((), 1, tl.int64))
         tl.store(steps, tl.load(steps) + 1)
