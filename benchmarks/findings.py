@@ -985,7 +985,7 @@ def gpu_kernels(found: Found) -> Findings:
     for row in found["kernels"]:
         of.setdefault(row["kernel"], []).append(row)
     every = found["kernels"]
-    made.figures["kernels"], made.figures["forms"] = len(of), len(every)
+    made.figures["count"], made.figures["forms"] = len(of), len(every)
     made.figures["fused"] = sum(row["fused"] for row in every)
     made.figures["most_registers"] = max(row["registers"] for row in every)
     made.figures["spilling"] = ", ".join(sorted({r["kernel"] for r in every if r["spilled"]}))

@@ -68,6 +68,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # torch and thousands of tests: what collects garbage need not look at them again
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what libraries count at the end is freed
+
+
 @pytest.fixture(scope="session")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of compiled C, one for all of pytest's workers."""

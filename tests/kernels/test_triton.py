@@ -78,7 +78,7 @@ def counted():
         yield found
 
 
-def trained(net: str, realisation: str, steps: int = 3) -> tuple[str, list[str]]:
+def trained(net: str, realisation: str, steps: int = 2) -> tuple[str, list[str]]:
     """SHA-256 of the state after steps of SGD, and what was read on the way in the last one."""
     make, shape = NETS[net]
     interpreted.realisation()

@@ -143,6 +143,7 @@ class TritonParts(Eager):
         return nchw(acc), found(slot)
 
     def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        """Phases of a stride are programs of their own; 32-bit sums where these hold all terms."""
         check_device(g16)
         g, w, slot = nhwc(g16), nhwc(w), cell(g16)
         ci, co = s.ci // s.groups, s.co // s.groups
@@ -159,6 +160,7 @@ class TritonParts(Eager):
         return nchw(acc), found(slot)
 
     def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
+        """Positions are split among programs, which add to the sums in any order."""
         top = self.largest_of(g)
         assert isinstance(top, DeviceNumber)
         g, x, m, co = nhwc(g), nhwc(x), s.n * s.oh * s.ow, s.co // s.groups

@@ -153,6 +153,7 @@ class Triton(TritonParts):
         running: tuple[Tensor, Tensor] | None,
         eps: float,
     ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
+        """One launch for the sums, one for the scalars of all channels."""
         if isinstance(exponent, Tensor):
             return None
         sums, ends, n = self._channel_sums(z, z)
@@ -238,6 +239,7 @@ class Triton(TritonParts):
         training: bool,
         wants_input: bool,
     ) -> tuple[Part | None, WholePart, WholePart] | None:
+        """The sums, the scalars, the multiply-adds, and one rounding."""
         if isinstance(e_g, Tensor) or isinstance(e_z, Tensor):
             return None
         sums, _, n = self._channel_sums(g, z)
@@ -313,7 +315,8 @@ class Triton(TritonParts):
         centred: bool,
         bits: int,
     ) -> VectorNorm:
-        if z.dtype != torch.int8 or not z.numel():  # of codes with shifts
+        """Codes with shifts of channels are left to `Eager`."""
+        if z.dtype != torch.int8 or not z.numel():
             states = plain(gamma), plain(beta)
             return PLAIN.vector_norm(z, plain(exponent), *states, eps, centred, bits)
         wide, narrow, factor = self._normalized(z, exponent, eps, centred)
@@ -357,6 +360,7 @@ class Triton(TritonParts):
         bits: int,
         limited: bool = True,
     ) -> Part:
+        """In torch, without a look at a number."""
         own, wanted = _of_blocks(v, exponent, beside, size)
         e, _ = by_rows.fitted(v, own, wanted, bits)
         least = torch.clamp(e, min=formats.EXPONENT_MIN) if limited else e

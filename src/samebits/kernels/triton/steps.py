@@ -109,7 +109,7 @@ def _directed(entry: Entry, o: StepOptions, g: Tensor, e_g: int) -> _Moving:
 
 
 def _drawn(moving: _Moving) -> tuple[Any, ...]:
-    """What the random bits of an update are made of."""
+    """Seed, place and step, of which random bits are a function."""
     entry, o = moving.entry, moving.options
     return o.seed, entry.place, entry.numbers.cells[STEPS:]
 
