@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import machine
 from samebits import kernels
 from samebits.train import SGD, BFPTensor, convert, recording
-from samebits.train.architectures import build, initialise
+from samebits.train.architectures import PatchTransformer, build, gpt, initialise
 from samebits.train.late import LateStep
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.whole import Taken
@@ -35,60 +35,6 @@ LR, MOMENTUM, DECAY = 0.05, 0.9, 1e-4
 Network = tuple[Callable[[], nn.Module], tuple[int, ...], int]  # and shape of a batch, classes
 
 
-class Attention(nn.Module):
-    """A layer of a transformer, before which values are normalised."""
-
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[samples, places, width]."""
-        (n, t, width), h = x.shape, self.first(x)
-        q, k, v = (
-            layer(h).reshape(n, t, self.heads, -1).transpose(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.o(mixed.transpose(1, 2).reshape(n, t, width))
-        y: Tensor = x + self.down(nn.functional.gelu(self.up(self.second(x))))
-        return y
-
-
-class Vision(nn.Module):
-    """A vision transformer: patches, layers, and the mean of the places."""
-
-    def __init__(self, width: int, layers: int, heads: int, patch: int, classes: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, patch, patch)
-        self.layers = nn.Sequential(*(Attention(width, heads, False) for _ in range(layers)))
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[samples, 3, h, w]."""
-        x = self.layers(self.patches(x).flatten(2).transpose(1, 2))
-        y: Tensor = self.head(x.mean(1))
-        return y
-
-
-class Text(nn.Module):
-    """A language model: what comes after every place of a text."""
-
-    def __init__(self, width: int, layers: int, heads: int, words: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.layers = nn.Sequential(*(Attention(width, heads, True) for _ in range(layers)))
-        self.head = nn.Linear(width, words)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[samples, places] of indices."""
-        y: Tensor = self.head(self.layers(self.words(x)))
-        return y
-
-
 def resnet18() -> nn.Module:
     """That of ImageNet: a stem of 7 x 7 and a pool before the blocks."""
     body = list(build("resnet18", (3, 224, 224), 1000).children())
@@ -96,18 +42,23 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, nn.MaxPool2d(3, 2, 1), *body[2:])
 
 
+def vision(depth: int = 12) -> nn.Module:
+    """ViT-small, of patches of 16 x 16."""
+    return PatchTransformer(3, 196, 16, 1000, 384, depth)
+
+
 def networks() -> dict[str, Network]:
     """The networks, or small ones of their kinds."""
     if not GPU:
         return {
             "resnet8": (lambda: build("resnet8", (3, 8, 8), 4), (2, 3, 8, 8), 4),
-            "gpt": (lambda: Text(8, 1, 2, 5), (2, 3), 5),
-            "vit": (lambda: Vision(8, 1, 2, 4, 4), (2, 3, 8, 8), 4),
+            "gpt": (lambda: gpt(5, 3, width=8, depth=1), (2, 3), 5),
+            "vit": (lambda: PatchTransformer(3, 4, 4, 4, 8, 1), (2, 3, 8, 8), 4),
         }
     return {
         "resnet18": (resnet18, (256, 3, 224, 224), 1000),
-        "gpt": (lambda: Text(512, 8, 8, 8192), (16, 1024), 8192),
-        "vit-small": (lambda: Vision(384, 12, 6, 16, 1000), (64, 3, 224, 224), 1000),
+        "gpt": (lambda: gpt(8192, 1024, width=512, depth=8), (16, 1024), 8192),
+        "vit-small": (vision, (64, 3, 224, 224), 1000),
     }
 
 

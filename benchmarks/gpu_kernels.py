@@ -31,7 +31,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 import machine
-from bench_gpu import Vision, resnet18
+from bench_gpu import resnet18, vision
 from samebits import kernels
 from samebits.kernels.triton import launch
 from samebits.kernels.triton.realisation import Triton
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     images = torch.rand((4, 3, 224, 224), generator=torch.Generator().manual_seed(1))
     launches: dict[str, Launch] = {}
-    for model in (resnet18(), Vision(384, 1, 6, 16, 1000)):
+    for model in (resnet18(), vision(1)):
         launches |= {str(call): call for call in noted(step_of(model, images, torch.arange(4)))}
     rows = []
     for call in launches.values():
