@@ -1,21 +1,30 @@
 """Whole steps on the kernels in Triton, by the interpreter: the CPU's bits, and nothing read."""
 
+# ruff: noqa: E402  # where triton is missing nothing after it is imported
+
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import math
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import interpreted
+
+triton = pytest.importorskip("triton", reason=interpreted.MISSING)
+
+import triton.language as tl
+
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels import selftest
-from samebits.kernels.triton import launch
+from samebits.kernels.triton import launch, norms
 from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.numerics import philox
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, recording
@@ -23,9 +32,6 @@ from samebits.train.architectures import initialise
 from samebits.train.late import LateStep
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.whole import Taken
-
-if interpreted.MISSING:
-    pytest.skip(interpreted.MISSING, allow_module_level=True)
 
 
 class Block(nn.Module):
@@ -113,6 +119,49 @@ def test_steps_equal_the_cpu_and_read_nothing(net):
 
 def test_the_self_test_passes():
     assert selftest.failures(interpreted.checked(), "cpu") == []
+
+
+@triton.jit
+def spreads(s1, s2, n, out, COUNT: tl.constexpr):
+    i = tl.arange(0, COUNT)
+    tl.store(out + i, norms.spread_of(tl.load(s1 + i), tl.load(s2 + i), tl.load(n + i)))
+
+
+@triton.jit
+def shifted(x, e, out, COUNT: tl.constexpr):
+    i = tl.arange(0, COUNT)
+    tl.store(out + i, norms.ldexp(tl.load(x + i), tl.load(e + i)))
+
+
+def test_variances_are_rounded_once_from_up_to_78_bits():
+    interpreted.realisation()
+    rng, rows = random.Random(1), []
+    while len(rows) < 4096:
+        n = rng.choice((2, 3, 1 << 10, 40000, 1 << 24))
+        s1 = rng.randrange(-n * 32639, n * 32639 + 1) >> rng.randrange(20)
+        least = -(-s1 * s1 // n)
+        s2 = min(least + rng.getrandbits(rng.randrange(1, 55)), n * 32639**2)
+        if s2 * n >= s1 * s1:
+            rows.append((s1, s2, n))
+    given = [torch.tensor(v) for v in zip(*rows, strict=True)]
+    out = torch.empty(len(rows), dtype=torch.float64)
+    spreads[(1,)](*given, out, COUNT=len(rows))
+    assert out.tolist() == [float(n * s2 - s1 * s1) for s1, s2, n in rows]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_powers_of_two_are_multiplied_with_one_rounding():
+    interpreted.realisation()
+    rng = random.Random(2)
+    x = [
+        rng.choice((-1, 1)) * math.ldexp(rng.random() + 0.5, rng.randrange(-1080, 900))
+        for _ in range(4090)
+    ]
+    x += [0.0, -0.0, math.inf, -math.inf, 5e-324, 1.5]
+    e = [rng.randrange(-2200, 2200) if i % 3 else rng.randrange(-60, 60) for i in range(len(x))]
+    out = torch.empty(len(x), dtype=torch.float64)
+    shifted[(1,)](torch.tensor(x, dtype=torch.float64), torch.tensor(e), out, COUNT=len(x))
+    assert out.tolist() == np.ldexp(np.array(x), np.array(e)).tolist()
 
 
 def test_a_step_out_of_range_changes_nothing():

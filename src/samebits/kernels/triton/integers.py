@@ -49,13 +49,13 @@ def divided(v, divisor):
 
 
 @triton.jit
-def smallest_shift(top, limit):
-    """The smallest s with rne(top / 2**s) <= Q, limit = 2 * Q + 1, or it times a divisor of top.
+def smallest_shift(top, q, divisor):
+    """The smallest s with rne(top / (divisor * 2**s)) <= q; top > 0.
 
-    Q is odd, so that a tie above it goes up: the condition is 2 * top < limit * 2**s, and bit
-    lengths leave two candidates (`rows.shifts`). top > 0.
+    q is odd, so that a tie above it goes up: the condition is 2 * top < limit * 2**s, and bit
+    lengths leave two candidates (`rows.shifts`).
     """
-    limit = wide(limit)
+    limit = (2 * wide(q) + 1) * wide(divisor)
     s = bit_length(top) + 1 - bit_length(limit)
     small = (top << tl.minimum(tl.maximum(1 - s, 0), 62)) < limit
     large = (top >> tl.maximum(s - 1, 0)) < limit

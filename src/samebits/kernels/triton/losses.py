@@ -16,8 +16,8 @@ def exponentials(d, e, tables):
     """P = 2**24 * exp(-d * 2**e), int64, of d in [0, 2**32) (`softmax.exponentials`)."""
     shift = e - 14
     left, right = tl.minimum(tl.maximum(shift, 0), 22), tl.minimum(tl.maximum(-shift, 0), 63)
-    u = (d * _LOG2_E) >> right
-    u = tl.where(u > (_CAP >> left), _CAP, u << left)
+    u, cap = (d * _LOG2_E) >> right, wide(_CAP)
+    u = tl.where(u > (cap >> left), cap, u << left)
     p = tl.load(tables + ((u & 65535) >> 8)) * tl.load(tables + 256 + (u & 255)) >> 30
     above = u >> 16
     return tl.where(above > 24, 0, p >> (6 + tl.minimum(above, 24)))

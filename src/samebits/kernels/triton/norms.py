@@ -13,7 +13,7 @@ from samebits.kernels.triton import numbers
 from samebits.kernels.triton.integers import bit_length, number, smallest_shift, wide
 
 WHOLE = tl.constexpr(4503599627370496.0)  # 2**52, from which on every binary64 is whole
-LIMIT_32 = tl.constexpr(2 * 0x7F7F7F7F + 1)
+Q32 = tl.constexpr(0x7F7F7F7F)
 UNFIT_SCALE, NOT_FINITE = tl.constexpr(numbers.UNFIT_SCALE), tl.constexpr(numbers.NOT_FINITE)
 
 
@@ -158,7 +158,7 @@ def as_codes(v, out, own, c, inside):
     largest = tl.max(tl.abs(tl.where(inside & is_finite(v), v, 0.0)), 0)
     f, e = parts_of(largest)
     mantissa = whole(f * 9007199254740992.0)  # 2**53
-    e = e - 53 + smallest_shift(tl.maximum(mantissa, 1), LIMIT_32)
+    e = e - 53 + smallest_shift(tl.maximum(mantissa, 1), Q32, 1)
     tl.store(out + c, whole(ldexp(v, -e)).to(tl.int32), mask=inside)
     tl.store(own, tl.where(largest == 0.0, -128, e))
 
@@ -220,11 +220,11 @@ def running(mean, variance, sums, e_z, e_z_by, n, C, by, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def quantized_exponent(top, own, flag, limit):
+def quantized_exponent(top, own, flag, q):
     """The exponent of real numbers whose largest magnitude, as 64 bits, is `top` (1.1 and 5)."""
     x = real(tl.load(top))
     f, e = parts_of(tl.where(is_finite(x), x, 0.0))
-    s = smallest_shift(tl.maximum(whole(f * 9007199254740992.0), 1), limit)
+    s = smallest_shift(tl.maximum(whole(f * 9007199254740992.0), 1), q, 1)
     e = tl.maximum(e - 53 + s, -128)
     tl.store(own, tl.where(x == 0.0, -128, e))
     tl.atomic_max(flag, tl.where(is_finite(x), tl.where(e > 127, e, 0), NOT_FINITE).to(tl.int64))

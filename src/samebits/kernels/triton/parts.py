@@ -53,7 +53,7 @@ class TritonParts(Eager):
         x = ordered(x)
         n, top, own = x.numel(), cell(x), room(x)
         over(norms.largest_real, n, x, top, n)
-        norms.quantized_exponent[(1,)](top, own, flag(x.device), 2 * formats.CODE_MAX[bits] + 1)
+        norms.quantized_exponent[(1,)](top, own, flag(x.device), formats.CODE_MAX[bits])
         out = torch.empty_like(x, dtype=CODE_TYPE[bits])
         over(norms.quantized, n, x, own, out, n)
         return out, found(own)
@@ -93,9 +93,8 @@ class TritonParts(Eager):
         acc, device = ordered(acc), acc.device
         n, own = acc.numel(), room(acc)
         out = torch.empty_like(acc, dtype=CODE_TYPE[bits])
-        limit = (2 * formats.CODE_MAX[bits] + 1) * divisor
         numbers = (*place(largest, device), *place(exponent, device))
-        places = (out, own, flag(device), n, limit, divisor)
+        places = (out, own, flag(device), n, formats.CODE_MAX[bits], divisor)
         kinds = {"DIVIDED": divisor != 1, "SHORTEN": shorten, "BLOCK": BLOCK}
         over(rounding.rounded, max(n, 1), acc, *numbers, *places, **kinds)
         return out, found(own)

@@ -210,9 +210,9 @@ class Triton(TritonParts):
         v, channels, new = rows(z), by.m.shape[1], room(z)
         n, out = v.numel(), torch.empty_like(v, dtype=torch.int8)
         places = (out, new, out if mask is None else mask, flag(z.device), n, channels, clip)
-        limit, kinds = 2 * formats.CODE_MAX[bits] + 1, {"CLAMP": mask is not None, "BLOCK": MASKED}
+        q, kinds = formats.CODE_MAX[bits], {"CLAMP": mask is not None, "BLOCK": MASKED}
         terms = (by.m, by.b, by.ends, *place(by.exponent, z.device))
-        over(rounding.affine, -(-n // 8), v, *terms, *places, limit, **kinds)
+        over(rounding.affine, -(-n // 8), v, *terms, *places, q, **kinds)
         return unrows(out), found(new)
 
     def affine_sums(self, z: Tensor, by: MultiplyAdds) -> Tensor:

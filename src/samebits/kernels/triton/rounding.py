@@ -46,24 +46,24 @@ def quotients(v, out, slot, n, divisor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def shift_of(top, e, limit, SHORTEN: tl.constexpr):
+def shift_of(top, e, q, divisor, SHORTEN: tl.constexpr):
     """The shift of `requantize` (1.1) or of `shorten` (1.2), and the exponent after it."""
-    s = smallest_shift(tl.maximum(top, 1), limit)
+    s = smallest_shift(tl.maximum(top, 1), q, divisor)
     s = tl.maximum(s, 0) if SHORTEN else tl.maximum(s, -128 - e)
     return s, tl.where(top == 0, -128, e + s)
 
 
 @triton.jit
 def rounded(
-    v, top, top_by, e, e_by, out, own, flag, n, limit, divisor,
+    v, top, top_by, e, e_by, out, own, flag, n, q, divisor,
     DIVIDED: tl.constexpr, SHORTEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = rne(v * 2**e / divisor) at the smallest exponent, which goes to `own`.
 
-    limit: 2 * Q + 1, times the divisor. An exponent above 127 raises the flag, but in `shorten`.
+    q: the largest code. An exponent above 127 raises the flag, but in `shorten`.
     """
     exponent = number(e, e_by)
-    s, new = shift_of(number(top, top_by), exponent, limit, SHORTEN)
+    s, new = shift_of(number(top, top_by), exponent, q, divisor, SHORTEN)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(v + at, mask=at < n, other=0).to(tl.int64)
     if DIVIDED:  # noqa: SIM108  # Triton compiles one of both
@@ -175,7 +175,7 @@ def behind(g, mask, out, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def affine(
-    z, m, b, ends, e, e_by, out, own, mask, flag, n, C, clip, limit,
+    z, m, b, ends, e, e_by, out, own, mask, flag, n, C, clip, q,
     CLAMP: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """z * m + b of channels, clamped or not, as codes of the smallest exponent: no sums in memory.
@@ -185,7 +185,7 @@ def affine(
     exponent = number(e, e_by)
     most = limit_of(clip, exponent)
     top = tl.minimum(tl.load(ends + 1), most) if CLAMP else tl.load(ends)
-    s, new = shift_of(top, exponent, limit, False)
+    s, new = shift_of(top, exponent, q, 1, False)
     at, byte, count = places(n, BLOCK)
     inside, channel = at < n, at % C
     x = tl.load(z + at, mask=inside, other=0).to(tl.int64)
