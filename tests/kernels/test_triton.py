@@ -24,6 +24,7 @@ import triton.language as tl
 from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels import selftest
+from samebits.kernels.eager import Eager
 from samebits.kernels.triton import launch, norms
 from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.numerics import philox
@@ -182,6 +183,17 @@ def test_a_step_out_of_range_changes_nothing():
         kernels.check(torch.device("cpu"))
         assert not torch.equal(before[1], parameter.delayed)
         assert optimizer.state[parameter]["steps"] == 1
+
+
+@pytest.mark.parametrize("gap", [0, 5, 22, 23, 40])
+def test_the_exponent_of_a_sum_of_two(gap):
+    k, codes = interpreted.checked(), torch.arange(-127, 128).to(torch.int8)
+    for a, b in ((codes, codes.flip(0)), (codes, codes * 0), (codes * 0, codes * 0)):
+        for e, f in ((-9, gap - 9), (gap - 9, -9)):
+            acc, largest, exponent = k.add_sums(a, e, b, f)
+            wanted, *numbers = Eager().add_sums(a, e, b, f)
+            assert torch.equal(acc.long(), wanted)
+            assert [largest, exponent] == numbers
 
 
 def test_reading_a_number():
