@@ -42,7 +42,7 @@ def over(kernel: Any, n: int, *arguments: Any, **options: Any) -> None:
     """Launch a kernel over n elements, BLOCK a program; none for no elements."""
     if n:
         size = options.pop("BLOCK", BLOCK)
-        kernel[(triton.cdiv(n, size),)](*arguments, BLOCK=size, **options)
+        kernel[(triton.cdiv(n, size),)](*arguments, BLOCK=size, **EXACT | options)
 
 
 def cell(like: Tensor, count: int | None = None) -> Tensor:
