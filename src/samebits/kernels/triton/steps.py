@@ -27,7 +27,7 @@ class DeviceNumbers:
 
     def __init__(self, numbers: Any, device: torch.device) -> None:
         own = [getattr(numbers, name) for name in FIELDS]
-        self.cells = torch.tensor(own, dtype=torch.int64).to(device)
+        self.cells = torch.tensor(own, dtype=torch.int64, device=device)
 
     def __getattr__(self, name: str) -> int:
         if name not in FIELDS:
