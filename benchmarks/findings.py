@@ -979,6 +979,28 @@ def suite(*pieces: Found) -> Findings:
     return Findings(figures | {"time": time})
 
 
+def gpu_kernels(found: Found) -> Findings:
+    """Of every kernel: forms, most registers, most spilled bytes, products on matrix units."""
+    made, of = Findings(), dict[str, list[Found]]()
+    for row in found["kernels"]:
+        of.setdefault(row["kernel"], []).append(row)
+    every = found["kernels"]
+    made.figures["count"], made.figures["forms"] = len(of), len(every)
+    made.figures["fused"] = sum(row["fused"] for row in every)
+    made.figures["most_registers"] = max(row["registers"] for row in every)
+    made.figures["spilling"] = ", ".join(sorted({r["kernel"] for r in every if r["spilled"]}))
+    made.table(
+        "kernels",
+        ["kernel", "forms", "registers", "spilled bytes", "by wgmma", "by mma"],
+        (
+            [f"`{name}`", len(rows), *(max(r[k] for r in rows) for k in ("registers", "spilled"))]
+            + [sum(r[unit] > 0 for r in rows) for unit in ("wgmma", "mma")]
+            for name, rows in of.items()
+        ),
+    )
+    return made
+
+
 def fuzz(found: Found) -> Findings:
     """Damaged files read, by reader."""
     made = Findings()

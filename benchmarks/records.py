@@ -72,6 +72,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "gpt": ("benchmarks/bench_gpt.py", findings.gpt),
     "gpt_rows": ("benchmarks/bench_gpt.py --exponents row", findings.gpt),
     "gpu": (f"{PYTEST} -n 6 tests/device", findings.suite),
+    "gpu_kernels": ("benchmarks/gpu_kernels.py", findings.gpu_kernels),
     "inference": ("benchmarks/bench_inference.py", findings.inference),
     "losses": ("benchmarks/bench_losses.py", findings.losses),
     "lstm": ("benchmarks/bench_lstm.py", findings.lstm),

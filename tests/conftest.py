@@ -6,6 +6,8 @@ import os
 
 # Before numpy is imported: its BLAS waits busily, and tests run side by side.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Before triton is imported, as torch.compile does: its interpreter runs kernels on the CPU.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import functools
 import gc
@@ -64,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # torch and thousands of tests: what collects garbage need not look at them again
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what libraries count at the end is freed
 
 
 @pytest.fixture(scope="session")

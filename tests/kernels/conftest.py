@@ -8,6 +8,7 @@ import platform
 import pytest
 import torch
 
+import interpreted
 from samebits.kernels import build
 from samebits.kernels.eager import Eager
 from samebits.kernels.native import Native
@@ -21,7 +22,7 @@ LEVELS = {
 # "native" is the highest level that this machine has; the slow set runs the others too.
 REALISATIONS = (
     *("eager", "native"),
-    *(pytest.param(level, marks=pytest.mark.slow) for level in LEVELS),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in (*LEVELS, "triton")),
 )
 
 
@@ -40,6 +41,8 @@ def load(name: str):
     """The kernels, or why they cannot run here."""
     if name == "eager":
         return Eager()
+    if name == "triton":
+        return interpreted.MISSING or interpreted.checked()
     if name in LEVELS:
         if platform.machine().lower() not in ("x86_64", "amd64"):
             return f"{name}: this machine is {platform.machine()}"
@@ -60,6 +63,16 @@ def k(request):
     if isinstance(loaded, str):
         pytest.skip(loaded)
     return loaded
+
+
+def pytest_collection_modifyitems(items):
+    """An interpreter has one thread."""
+    own = [getattr(item, "callspec", None) for item in items]
+    items[:] = [
+        item
+        for item, spec in zip(items, own, strict=True)
+        if spec is None or spec.params.get("k") != "triton" or spec.params.get("threads") != 2
+    ]
 
 
 @pytest.fixture(params=[1, 2])

@@ -16,7 +16,7 @@ from samebits.errors import InputError, RangeError
 from samebits.kernels import library
 from samebits.kernels.optimize import GradientCells, StepOptions
 from samebits.spec.formats import Q32
-from samebits.train import SGD, Adam, BFPParameter, BFPTensor, optim, undo
+from samebits.train import SGD, Adam, BFPParameter, BFPTensor, undo
 from samebits.train.value import BFPValue
 
 SHAPES = [(5,), (4, 3), (3, 2, 3, 3), (1,)]
@@ -81,7 +81,7 @@ def whole(parameters, optimizer) -> list:
 def in_turn(route: str, monkeypatch) -> None:
     """Whatever follows goes a route."""
     if route != "one call":
-        monkeypatch.setattr(optim, "is_taken", lambda *_: False)
+        monkeypatch.setattr(kernels, "enrols", lambda *_: False)
 
 
 OPTIONS = [

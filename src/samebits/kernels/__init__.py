@@ -1,8 +1,8 @@
-"""Exact integer kernels of training, in three realisations with the same bits.
+"""Exact integer kernels of training, in four realisations with the same bits.
 
 `eager` says what a realisation does, and does it in torch on any device; `compiled` is the same
-fused by torch.compile, `native` C on the CPU, compiled at first use. `of(tensor)` picks one:
-native where it can be built, else eager.
+fused by torch.compile, `native` C on the CPU, compiled at first use, and `triton` kernels for CUDA
+devices. `of(tensor)` picks one: native or triton where it can be built, else eager.
 $SAMEBITS_KERNELS or, inside a with block, `use("eager")` chooses another. A realisation serves only
 after it has passed a full-range known-answer test on this machine.
 """
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from samebits.errors import InputError, UnsupportedError
@@ -23,14 +26,20 @@ from samebits.kernels.build import BuildError
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
+from samebits.kernels.optimize import is_taken
 from samebits.kernels.routine import NotRecordableError, RoutineRecorder
 
 __all__ = [
     "ConvShape",
     "Kernels",
     "Window",
+    "cell",
+    "check",
     "chosen",
     "conv_shape",
+    "enrols",
+    "kept_on",
+    "number",
     "of",
     "realisation",
     "recording",
@@ -38,7 +47,7 @@ __all__ = [
 ]
 
 Kernels = Eager  # every realisation is one
-REALISATIONS = ("native", "compiled", "eager")
+REALISATIONS = ("native", "compiled", "eager", "triton")
 _forced: list[str] = []
 _recorders: list[RoutineRecorder] = []
 
@@ -61,10 +70,32 @@ def _native() -> Native | None:
 
 
 @functools.cache
+def _triton(device: str) -> Kernels | None:
+    """The Triton kernels if they run on a device and pass their self-test, else None; a warning
+    where they fail."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from samebits.kernels.triton.launch import INTERPRETED
+    from samebits.kernels.triton.realisation import Triton
+
+    if device != ("cpu" if INTERPRETED else "cuda"):
+        return None
+    if wrong := selftest.failures(kernels := Triton(), device):
+        warnings.warn(
+            f"Triton kernels are off (slower, same bits): self-test failed in {', '.join(wrong)}",
+            stacklevel=4,
+        )
+        return None
+    return kernels
+
+
+@functools.cache
 def _serving(name: str, device: str) -> Kernels:
     """A realisation that has passed its self-test on a device."""
     if name == "native" and (native := _native()) is not None:
         return native
+    if name == "triton" and (kernels := _triton(device)) is not None:
+        return kernels
     kernels = Eager()
     if name == "compiled":
         from samebits.kernels.compiled import Compiled  # torch._dynamo takes a second to import
@@ -92,9 +123,26 @@ def realisation(device: str = "cpu") -> str:
     Raises InputError if $SAMEBITS_KERNELS is none of them.
     """
     name = _forced[-1] if _forced else chosen()
-    if name == "native" and (device != "cpu" or _native() is None):
-        return "eager"
+    if name in ("native", "triton"):  # each has a device of its own
+        if (name == "triton" or device != "cpu") and _triton(device) is not None:
+            return "triton"
+        return "native" if device == "cpu" and _native() is not None else "eager"
     return name
+
+
+def number(cell: Tensor) -> int:
+    """The number in a cell, int64 []; where the kernels keep numbers on a device, not read yet."""
+    if realisation(cell.device.type) != "triton":
+        return int(cell)
+    from samebits.kernels.triton.numbers import DeviceNumber
+
+    return DeviceNumber(cell.clone())
+
+
+def cell(value: int, device: torch.device) -> Tensor:
+    """A number in a cell, int64 [], where the kernels of a device keep numbers."""
+    own = device if realisation(device.type) == "triton" else torch.device("cpu")
+    return torch.tensor(int(value), device="cpu").to(own)
 
 
 @functools.cache
@@ -106,6 +154,31 @@ def chosen() -> str:
             f"SAMEBITS_KERNELS: expected one of {', '.join(REALISATIONS)}, found {name!r}"
         )
     return name
+
+
+def enrols(codes: Tensor, delayed: Tensor, cell: Tensor, is_adam: bool) -> bool:
+    """Whether `optimize` of the kernels takes a weight, W, A and the cell of its exponent."""
+    name = realisation(codes.device.type)
+    whole = name == "triton" and cell.dim() == 0 and not is_adam
+    return (name == "native" or whole) and is_taken(codes, delayed, cell)
+
+
+def kept_on(device: torch.device, numbers: Any) -> Any:
+    """The numbers that an optimizer keeps of a parameter, where the kernels of a device do."""
+    if realisation(device.type) != "triton":
+        return numbers
+    from samebits.kernels.triton.steps import DeviceNumbers
+
+    return numbers if isinstance(numbers, DeviceNumbers) else DeviceNumbers(numbers, device)
+
+
+def check(device: torch.device) -> None:
+    """Raise RangeError if kernels of a device have found an exponent out of range, since the last
+    look. Waits for the device where they keep such numbers there."""
+    if realisation(device.type) == "triton":
+        from samebits.kernels.triton import numbers
+
+        numbers.check(device)
 
 
 def recorder() -> RoutineRecorder:
@@ -133,12 +206,18 @@ def recording(recorder: RoutineRecorder, part: str) -> Iterator[None]:
 def use(name: str) -> Iterator[None]:
     """Force a realisation inside a with block; speed only, never bits.
 
-    Raises UnsupportedError where the native kernels are asked for and not available.
+    Raises UnsupportedError where the native kernels, or those in Triton, are asked for and not
+    available.
     """
     if name not in REALISATIONS:
         raise ValueError(f"expected one of {REALISATIONS}, found {name!r}")
     if name == "native" and _native() is None:
         raise UnsupportedError("native kernels are not available: expected a working C compiler")
+    if name == "triton" and importlib.util.find_spec("triton") is None:
+        raise UnsupportedError(
+            "Triton kernels are not available: expected the package triton, which `pip install "
+            "triton` installs on Linux"
+        )
     _forced.append(name)
     try:
         yield

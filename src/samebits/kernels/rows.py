@@ -115,11 +115,22 @@ class Passes(Protocol):
 def maximum(*exponents: Exponent) -> Exponent:
     """The largest, element by element unless all are integers."""
     numbers = [e for e in exponents if isinstance(e, int)]
-    if len(numbers) == len(exponents):
-        return max(numbers)
+    number = functools.reduce(_larger, numbers) if numbers else None
     tensors = [e for e in exponents if isinstance(e, Tensor)]
+    if not tensors:
+        assert number is not None
+        return number
     top = functools.reduce(torch.maximum, tensors)
-    return top.clamp(min=max(numbers)) if numbers else top
+    return top if number is None else torch.where(top > number, top, number)
+
+
+def _larger(a: int, b: int) -> int:
+    """The larger of two numbers; one that lies on a device is not read."""
+    for one, other in ((a, b), (b, a)):
+        if (own := getattr(one, "larger", None)) is not None:
+            found: int = own(other)
+            return found
+    return max(a, b)
 
 
 def largest(acc: Tensor, *sizes: Sequence[int]) -> Tensor:
@@ -191,6 +202,15 @@ def _fit(
         fraction, own = torch.frexp(most)
         top = (fraction * 2.0**53).long()
         return torch.where(top > 0, own - 53 + shifts(top, bits, divisor), _NONE), lowest
+    return fitted(acc, exponent, size, bits, divisor)
+
+
+def fitted(
+    acc: Tensor, exponent: Tensor, size: Sequence[int], bits: int, divisor: int = 1
+) -> tuple[Tensor, Tensor]:
+    """`_fit` among integers, which reads none of them."""
+    axes = [axis for axis in range(acc.dim()) if size[axis] == 1]
+    inside = any(exponent.shape[axis] > 1 for axis in axes)
     top = largest(acc, exponent.shape, size)
     own = exponent.expand(torch.broadcast_shapes(top.shape, exponent.shape))
     fitting = torch.where(top > 0, own + shifts(top, bits, divisor), _NONE)

@@ -119,8 +119,10 @@ def loss_units(
     All int64 [n], the exponent one or [n, 1]: A = weights < 2**29 (None: 1), D = distances < 2**61.
     """
     (count,) = distances.shape
+    logarithms, distances = logarithms.cpu(), distances.cpu()
+    weights = None if weights is None else weights.cpu()
     if isinstance(exponent, int):
-        shifts = [exponent - 14] * count
+        shifts = [int(exponent) - 14] * count
     else:
         shifts = (exponent.reshape(-1) - 14).tolist()
     if count > FEW and max(shifts) <= -30:

@@ -32,7 +32,6 @@ from samebits.kernels.optimize import (
     Roster,
     StepGradients,
     StepOptions,
-    is_taken,
 )
 from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
 from samebits.settled import check_thread
@@ -224,11 +223,12 @@ class Optimizer(torch.optim.Optimizer):
         for place, weight in zip(live, weights, strict=True):
             parameter, group = parameters[place], groups[place]
             state, codes = self._kept(parameter), parameter.parts[0][0]
-            on_cpu = kernels.realisation(codes.device.type) == "native"
-            if on_cpu and once and is_taken(codes, weight.delayed, weight.cell):
+            own = (codes, weight.delayed, weight.cell)
+            if once and kernels.enrols(*own, self._options(self.param_groups[group]).is_adam):
+                state.numbers = kernels.kept_on(codes.device, state.numbers)
                 names = self._moments(self.param_groups[group])
                 entry = Entry(
-                    *(codes, weight.delayed, weight.cell, parameter.largest_cell),
+                    *(*own, parameter.largest_cell),
                     *(tuple(state.room(name, codes) for name in names), state.numbers),
                     *(parameter.largest_allowed, place, group),
                 )

@@ -261,7 +261,7 @@ class BFPParameter(BFPTensor):
         """A parameter of these tensors, which it holds, and of its exponent, which it copies."""
         with torch.inference_mode(False):  # the cell has versions
             if isinstance(exponent, int):
-                cell = torch.tensor(exponent, device="cpu")
+                cell = kernels.cell(exponent, codes.device)
             else:
                 cell = exponent.flatten().to(torch.int8, copy=True)
         parameter = cls.of(Weight(codes, cell, delayed, widths, codes.shape))

@@ -400,7 +400,7 @@ class Weight(BFPValue):
         if version != self._seen:
             # By rows a new tensor: a backward pass may hold the old one.
             one = self.cell.dim() == 0
-            exponent = int(self.cell) if one else exponents_of(self.cell, self.dim())
+            exponent = kernels.number(self.cell) if one else exponents_of(self.cell, self.dim())
             self._seen, self._held = version, ((self._codes, exponent),)
         return self._held
 

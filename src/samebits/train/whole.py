@@ -142,7 +142,7 @@ def record_step(
     drawn = recorder.input_cell(0), recorder.input_cell(0)
     with kernels.recording(recorder, SHARD):
         states = [as_recorded(weight, recorder) for weight in weights]
-        found = _computed(_drawn(graph, *drawn), (own[0], own[1]), states, taken, 1.0 / shards)
+        found = computed(_drawn(graph, *drawn), (own[0], own[1]), states, taken, 1.0 / shards)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -154,7 +154,7 @@ def record_step(
                 kept = [None if g is None else _kept_gradient(g) for g in kept]
                 updates = [_kept_update(update) for update in updates]
         with _unchanged(updates), kernels.recording(recorder, part):
-            _apply(updates)
+            apply_updates(updates)
         gradients.append(kept)
         results += [codes for g in kept if g is not None for codes, _ in g.parts]
         results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
@@ -316,7 +316,7 @@ class Taken(NamedTuple):
         return BFPValue(*k.quantize(images, *self), self.bits)
 
 
-class _Computed(NamedTuple):
+class Computed(NamedTuple):
     """A shard of a step: the loss, the exponent of its logits, gradients, updates."""
 
     entropy: Entropy
@@ -325,13 +325,13 @@ class _Computed(NamedTuple):
     updates: list[ShardUpdate]
 
 
-def _computed(
+def computed(
     graph: TrainingGraph,
     batch: Batch,
     weights: Sequence[Weight],
     taken: Taken,
     factor: float,
-) -> _Computed:
+) -> Computed:
     """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
@@ -353,10 +353,11 @@ def _computed(
         entropy = k.cross_entropy(rows, e_z, classes, len(rows))
         grad = gradient_of(entropy.codes.view(z.shape), CLASS_UNIT, factor)
     gradients = backward(graph, kept, grad)
-    return _Computed(entropy, e_z, gradients, updates)
+    return Computed(entropy, e_z, gradients, updates)
 
 
-def _apply(updates: Sequence[ShardUpdate]) -> None:
+def apply_updates(updates: Sequence[ShardUpdate]) -> None:
+    """Move running state."""
     for update in updates:
         update.apply()
 
@@ -391,29 +392,29 @@ def _compare(
     step: WholeStep, graph: TrainingGraph, batch: Batch, weights: Sequence[Weight], taken: Taken
 ) -> None:
     """One step beside one by walks; running state stays."""
-    size, wanted = len(step.target), list[_Computed]()
+    size, wanted = len(step.target), list[Computed]()
     try:
         for shard, part in enumerate(zip(*(v.split(size) for v in batch), strict=True)):
             own = _drawn(graph, PROVED, shard)
-            wanted.append(_computed(own, part, weights, taken, 1.0 / step.shards))
+            wanted.append(computed(own, part, weights, taken, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
     updates = [update for shard in wanted for update in shard.updates]
     states = [buffer for update in updates for buffer in update.state]
     with _unchanged(updates):
-        _apply(updates)
+        apply_updates(updates)
         expected = [buffer.clone() for buffer in states]
     with _unchanged(updates):
         loss = step(*batch, PROVED)
         same = all(map(torch.equal, states, expected))
-    if loss != _mean_loss(wanted, step.target) or not same:
+    if loss != mean_loss(wanted, step.target) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
         if not is_same(None if place is None else place.value(), _joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 
-def _mean_loss(shards: Sequence[_Computed], target: Tensor) -> float:
+def mean_loss(shards: Sequence[Computed], target: Tensor) -> float:
     """The mean over shards, whose targets are like this one."""
     (amount, unit), total = units_of(target), 0.0
     for (_, logs, distances), exponent, _, _ in shards:

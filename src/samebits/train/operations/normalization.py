@@ -59,15 +59,15 @@ def _scalars(parameter: Weight) -> Scalars:
 class RunningUpdate:
     """One shard's sums S1 and S2 [channels] of n codes, on their way into running statistics.
 
-    bits: of a code. guard: bits that the sums have below the codes. shifts: of channels, on top of
-    the exponent.
+    s1, s2: tensors where they lie on a GPU. bits: of a code. guard: bits that the sums have below
+    the codes. shifts: of channels, on top of the exponent.
     """
 
     running_mean: Tensor
     running_var: Tensor
     momentum: float
-    s1: Integers
-    s2: Integers
+    s1: Integers | Tensor
+    s2: Integers | Tensor
     n: int
     exponent: int
     bits: int
@@ -83,7 +83,7 @@ class RunningUpdate:
         """Move the running mean and variance by this shard, in binary64 (training.md 5)."""
         running = (self.running_mean, self.running_var)
         if isinstance(self.shifts, int):
-            sums = (torch.from_numpy(self.s1), torch.from_numpy(self.s2))
+            sums = _on_device(self.s1), _on_device(self.s2)
             k = kernels.of(self.running_mean)
             k.running_statistics(running, sums, self.n, self.exponent, self.momentum)
             return
@@ -92,28 +92,29 @@ class RunningUpdate:
 
     def mean(self) -> Scalars:
         """The mean of every channel, a real number."""
-        return mean_of(self.s1, self.n, self.exponent + self.shifts)
+        return mean_of(_on_host(self.s1), self.n, self.exponent + self.shifts)
 
     def variance(self, divisor: int) -> Scalars:
         """(n * S2 - S1 * S1) / (n * divisor) of every channel, a real number."""
         return variance_of(
-            spread_of(self.s1, self.s2, self.n), self.n * divisor, self.exponent + self.shifts
+            spread_of(_on_host(self.s1), _on_host(self.s2), self.n),
+            *(self.n * divisor, self.exponent + self.shifts),
         )
 
     def to_bytes(self) -> bytes:
         """Exponent, S1 and S2 as little-endian integers of 32 bits, or 64 where n asks for it."""
-        exponent = self.exponent.to_bytes(4, "little", signed=True)
+        exponent = int(self.exponent).to_bytes(4, "little", signed=True)
         return (
             exponent
-            + self.s1.astype(self._types[0]).tobytes()
-            + self.s2.astype(self._types[1]).tobytes()
+            + _on_host(self.s1).astype(self._types[0]).tobytes()
+            + _on_host(self.s2).astype(self._types[1]).tobytes()
         )
 
     def from_bytes(self, data: bytes) -> tuple[RunningUpdate, bytes]:
         """The same layer's update in another shard, and the bytes after it."""
         first, second = (np.dtype(kind) for kind in self._types)
-        middle = 4 + self.s1.size * first.itemsize
-        end = middle + self.s2.size * second.itemsize
+        middle = 4 + len(self.s1) * first.itemsize
+        end = middle + len(self.s2) * second.itemsize
         update = replace(
             self,
             exponent=int.from_bytes(data[:4], "little", signed=True),
@@ -129,6 +130,14 @@ class RunningUpdate:
         bounds = q * self.n << self.guard, q**2 * self.n << 2 * self.guard
         first, second = ("<i4" if bound < 1 << 31 else "<i8" for bound in bounds)
         return first, second
+
+
+def _on_host(sums: Integers | Tensor) -> Integers:
+    return sums.cpu().numpy() if isinstance(sums, Tensor) else sums
+
+
+def _on_device(sums: Integers | Tensor) -> Tensor:
+    return sums if isinstance(sums, Tensor) else torch.from_numpy(sums)
 
 
 # What the gradient needs beside z: scalars, float64 [3, channels] (the mean, a real number,
@@ -194,7 +203,8 @@ def _normalized(
             if training:
                 n, of_z = z.numel() // z.shape[1], BITS[z.dtype]
                 guard = 0 if isinstance(e_z, int) else guard_of(of_z)
-                sums = (s1.numpy(), s2.numpy())
+                late = kernels.realisation(z.device.type) == "triton"
+                sums = (s1, s2) if late else (s1.numpy(), s2.numpy())
                 defer(RunningUpdate(*running, momentum, *sums, n, e_sums, of_z, guard))
             return BFPValue.of_sums(_sums(z, by, bits), z.shape), (scalars, training, 0, *read)
     assert isinstance(e_z, Tensor)

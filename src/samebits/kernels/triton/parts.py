@@ -1,0 +1,223 @@
+"""Numbers, rounding, products and sums of the realisation in Triton."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from samebits.kernels import rows as by_rows
+from samebits.kernels.eager import Eager
+from samebits.kernels.geometry import ConvShape
+from samebits.kernels.memory import nchw, nhwc, rows, unrows
+from samebits.kernels.protocol import CODE_TYPE, Found, Part, State, Sum
+from samebits.kernels.rows import Exponent
+from samebits.kernels.triton import norms, products, rounding
+from samebits.kernels.triton.launch import (
+    BLOCK,
+    cell,
+    check_device,
+    found,
+    geometry,
+    ordered,
+    over,
+    room,
+    sizes,
+    tiles,
+)
+from samebits.kernels.triton.numbers import BAD_INDEX, DeviceNumber, flag, place, plain
+from samebits.spec import formats
+
+BITS_OF = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
+
+
+class TritonParts(Eager):
+    """The part of `Triton` that finds exponents, scales, rounds and multiplies."""
+
+    # --- scaling and rounding ---------------------------------------------------------------
+
+    def largest_of(self, v: Tensor) -> int:
+        v, slot = ordered(v), cell(v)
+        over(rounding.largest, v.numel(), v, slot, v.numel())
+        return found(slot)
+
+    def are_below(self, index: Tensor, count: int) -> bool:
+        """True: an index that is outside raises the flag."""
+        outside = ((index < 0) | (index >= count)).any()
+        own = flag(index.device)
+        torch.maximum(own, outside * BAD_INDEX, out=own)
+        return True
+
+    def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
+        if by_rows or not x.is_floating_point():
+            return super().quantize(x, bits, by_rows)
+        x = ordered(x)
+        n, top, own = x.numel(), cell(x), room(x)
+        over(norms.largest_real, n, x, top, n)
+        norms.quantized_exponent[(1,)](top, own, flag(x.device), formats.CODE_MAX[bits])
+        out = torch.empty_like(x, dtype=CODE_TYPE[bits])
+        over(norms.quantized, n, x, own, out, n)
+        return out, found(own)
+
+    def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
+        if isinstance(exponent, Tensor):
+            return super().scale(v, exponent)
+        return self._scaled(v, exponent, torch.int64)
+
+    def scale_to(self, v: Tensor, exponent: Exponent, bits: int) -> Tensor:
+        if isinstance(exponent, Tensor):
+            return super().scale_to(v, exponent, bits)
+        return self._scaled(v, exponent, CODE_TYPE[bits])
+
+    def _scaled(self, v: Tensor, exponent: int, kind: torch.dtype) -> Tensor:
+        v = ordered(v)
+        n, out = v.numel(), torch.empty_like(v, dtype=kind)
+        over(rounding.scaled, n, v, *place(exponent, v.device), out, n)
+        return out
+
+    def requantize(
+        self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
+    ) -> Part:
+        if isinstance(exponent, Tensor):
+            return super().requantize(acc, largest, exponent, bits, divisor)
+        return self._rounded(acc, largest, exponent, bits, divisor, shorten=False)
+
+    def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
+        if isinstance(exponent, Tensor):
+            return super().shorten(acc, largest, exponent)
+        return self._rounded(acc, largest, exponent, 32, 1, shorten=True)
+
+    def _rounded(
+        self, acc: Tensor, largest: int, exponent: int, bits: int, divisor: int, shorten: bool
+    ) -> Part:
+        """The codes of sums, which one kernel rounds for every width."""
+        acc, device = ordered(acc), acc.device
+        n, own = acc.numel(), room(acc)
+        out = torch.empty_like(acc, dtype=CODE_TYPE[bits])
+        numbers = (*place(largest, device), *place(exponent, device))
+        places = (out, own, flag(device), n, formats.CODE_MAX[bits], divisor)
+        kinds = {"DIVIDED": divisor != 1, "SHORTEN": shorten, "BLOCK": BLOCK}
+        over(rounding.rounded, max(n, 1), acc, *numbers, *places, **kinds)
+        return out, found(own)
+
+    def resolve(self, parts: list[Part]) -> Part:
+        """Parts that are all zeros do not count: their exponent is far below any other's."""
+        if len(parts) == 1 or any(isinstance(e, Tensor) for _, e in parts):
+            return super().resolve(parts)
+        device, owns = parts[0][0].device, list[Tensor]()
+        for codes, exponent in parts:
+            assert isinstance(exponent, int)
+            top = self.largest_of(codes)
+            assert isinstance(top, DeviceNumber)
+            own, by = place(exponent, device)
+            owns.append(torch.where(top.cell > 0, own + by, by_rows._NONE))
+        common = torch.stack(owns).amax()
+        total = None
+        for (codes, _), own in zip(parts, owns, strict=True):
+            addend = self.scale(codes, DeviceNumber(own - common))
+            total = addend if total is None else total + addend
+        assert total is not None
+        return self.shorten(total, self.largest_of(total), DeviceNumber(common))
+
+    def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
+        if isinstance(divisor, Tensor):
+            return super().divide(v, divisor)
+        return self._quotients(v, divisor)[0]
+
+    def _quotients(self, v: Tensor, divisor: int) -> Sum:
+        v = ordered(v)
+        n, out, slot = v.numel(), torch.empty_like(v, dtype=torch.int64), cell(v)
+        over(rounding.quotients, n, v, out, slot, n, divisor)
+        return out, found(slot)
+
+    # --- convolution and matrix product -----------------------------------------------------
+
+    def conv(self, x: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        check_device(x)
+        x, w, slot = nhwc(x), nhwc(w), cell(x)
+        m, co = s.n * s.oh * s.ow, s.co // s.groups
+        acc = x.new_empty((s.n, s.oh, s.ow, s.co), dtype=torch.int32)
+        t = tiles(m, co, s.products)
+        grid = (-(-m // t["BM"]), -(-co // t["BN"]), s.groups)
+        products.forward[grid](x, w, acc, slot, m, *sizes(s), **geometry(s), **t)
+        return nchw(acc), found(slot)
+
+    def conv_input_grad(self, g16: Tensor, w: Tensor, s: ConvShape) -> Sum:
+        """Phases of a stride are programs of their own; 32-bit sums where these hold all terms."""
+        check_device(g16)
+        g, w, slot = nhwc(g16), nhwc(w), cell(g16)
+        ci, co = s.ci // s.groups, s.co // s.groups
+        terms = co * s.kh * s.kw
+        wide = terms > products.NARROW
+        acc = g.new_empty((s.n, s.h, s.w, s.ci), dtype=torch.int64 if wide else torch.int32)
+        (sh, sw), chunk = s.stride, products.CHUNK
+        m = s.n * -(-s.h // sh) * -(-s.w // sw)
+        t = tiles(m, ci, co, 64)
+        grid = (-(-m // t["BM"]), -(-ci // t["BN"]), s.groups * sh * sw)
+        padded = s.kh * s.kw * -(-co // t["BK"]) * t["BK"]  # terms, with those of whole tiles
+        kinds = {"WIDE": wide, "CARRY": chunk if padded > chunk else 0}
+        products.input_grad[grid](g, w, acc, slot, s.n, *sizes(s), **geometry(s), **kinds, **t)
+        return nchw(acc), found(slot)
+
+    def conv_weight_grad(self, g: Tensor, x: Tensor, s: ConvShape) -> Sum:
+        """Positions are split among programs, which add to the sums in any order."""
+        top = self.largest_of(g)
+        assert isinstance(top, DeviceNumber)
+        g, x, m, co = nhwc(g), nhwc(x), s.n * s.oh * s.ow, s.co // s.groups
+        acc = g.new_zeros((s.co, s.kh, s.kw, s.ci // s.groups), dtype=torch.int64)
+        t = tiles(co, s.products, m, 64)
+        programs = -(-co // t["BM"]) * -(-s.products // t["BN"]) * s.groups
+        part = min(products.CHUNK, max(-(-m * programs // PROGRAMS), 1024))
+        part = -(-part // t["BK"]) * t["BK"]
+        splits = -(-m // part)
+        grid = (-(-co // t["BM"]), -(-s.products // t["BN"]), s.groups * splits)
+        kinds = {"DIGITS": BITS_OF[g.dtype] // 8, "PART": part, "SPLITS": splits}
+        operands = (g, top.cell, x, acc, m, *sizes(s))
+        products.weight_grad[grid](*operands, **geometry(s), **kinds, **t)
+        return nchw(acc), self.largest_of(acc)
+
+    # --- biases and additions ---------------------------------------------------------------
+
+    def add_bias(self, acc: Tensor, exponent: int, bias: Tensor) -> Sum:
+        return self._biased(acc, exponent, bias, torch.int64)
+
+    def _biased(self, acc: Tensor, exponent: int, bias: Tensor, kind: torch.dtype) -> Sum:
+        check_device(acc)
+        v, slot, bias = rows(acc), cell(acc), bias.contiguous()
+        n, out = v.numel(), torch.empty_like(v, dtype=kind)
+        places = (bias, out, slot, n, bias.numel())
+        over(rounding.biased, n, v, *place(exponent, v.device), *places)
+        return unrows(out), found(slot)
+
+    def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
+        """A bias of zeros leaves the exponent: it is found on the device."""
+        if isinstance(exponent, Tensor):
+            codes, delayed, e_b = bias
+            return super().with_bias(acc, plain(largest), exponent, (codes, delayed, plain(e_b)))
+        value, device = self.joint(*bias[:2]), acc.device
+        top = self.largest_of(value)
+        assert isinstance(top, DeviceNumber)
+        (own, by), (of_bias, by_b) = place(exponent, device), place(bias[2], device)
+        own, of_bias = own + by, of_bias + by_b
+        least = of_bias + by_rows.bit_length(top.cell) - 30
+        common = torch.where(top.cell > 0, torch.maximum(own, least), own)
+        terms = self.scale(value, DeviceNumber(of_bias - common))
+        kind = torch.int32 if acc.dtype == torch.int32 else torch.int64
+        return *self._biased(acc, DeviceNumber(own - common), terms, kind), DeviceNumber(common)
+
+    def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
+        if isinstance(ea, Tensor) or isinstance(eb, Tensor):
+            return super().add_sums(a, plain(ea), b, plain(eb))
+        a = ordered(a)
+        b = b if b.stride() == a.stride() else torch.empty_like(a).copy_(b)
+        tops, own, slot, n = cell(a, 2), room(a), cell(a), a.numel()
+        over(rounding.largest, n, a, tops[0], n)
+        over(rounding.largest, n, b, tops[1], n)
+        out = torch.empty_like(a, dtype=torch.int32)
+        of_a = (a, tops[0], *place(ea, a.device))
+        of_b = (b, tops[1], *place(eb, a.device))
+        over(rounding.added, max(n, 1), *of_a, *of_b, out, own, slot, n)
+        return out, found(slot), found(own)
+
+
+PROGRAMS = 528
+"""About four programs for each of an H100's processors: into so many a weight gradient is split."""
