@@ -11,7 +11,7 @@ from typing import ClassVar
 from samebits.codegen.lowering.cpu import find_cpu
 from samebits.codegen.memory import layout
 from samebits.codegen.rolling import calls_for
-from samebits.codegen.run.requirements import BOARDS, Requirements
+from samebits.codegen.run.requirements import Requirements
 from samebits.codegen.run.targets import TARGETS
 from samebits.errors import InputError
 from samebits.ir import Graph
@@ -22,6 +22,7 @@ from samebits.reports.report import printable
 
 TITLE = "What it costs"
 UNITS = {"hz": 1, "khz": 10**3, "mhz": 10**6, "ghz": 10**9}
+SMALLEST = "cortex-m0"  # of the boards that are emulated
 FASTEST = 10**11  # Hz
 ESTIMATE = (
     "A time is an estimate: the instructions that the board's emulator counted, at one a clock "
@@ -132,9 +133,9 @@ def _measured(need: Requirements) -> list[Meter]:
 
 def _bounds(graph: Graph, constants: int, cpu: str) -> list[Meter]:
     """The bytes that are known without a build, beside the smallest board."""
-    board = TARGETS[BOARDS[0]].board
+    board = TARGETS[SMALLEST].board
     assert board is not None
-    name = f"the smallest board here, {BOARDS[0]} ({board.machine})"
+    name = f"the smallest board here, {SMALLEST} ({board.machine})"
     memory = layout(calls_for(graph, find_cpu(cpu)))
     return [
         Meter(f"Flash of {name}", constants, board.flash.bytes, "constants without code"),
