@@ -72,7 +72,7 @@ def pictures(folder: Path, cifar: Path) -> Iterator[tuple[str, Path]]:
     digits = datasets.load_digits()
     for place, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         if place < 300:
-            _picture(folder / "digits" / str(label), place, np.rint(image * 255 / 16))
+            _picture(folder / "digits" / f"digit {label}", place, np.rint(image * 255 / 16))
     yield "digits as PNG", folder / "digits"
     for name in CLASSES:
         for part, count in (("train", 40), ("test", 15)):
@@ -97,10 +97,10 @@ def _picture(folder: Path, place: int, image: Any) -> None:
 
 def recordings(folder: Path, fsdd: Path) -> Iterator[tuple[str, Path]]:
     """Two folders of recordings of many lengths."""
-    for digit in ("0", "1", "2"):
-        to = folder / "spoken" / digit
+    for digit, word in enumerate(("zero", "one", "two")):
+        to = folder / "spoken" / word
         to.mkdir(parents=True)
-        for file in sorted((fsdd / digit).iterdir())[::4][:50]:
+        for file in sorted((fsdd / str(digit)).iterdir())[::4][:50]:
             shutil.copy(file, to)
     yield "spoken digits, three", folder / "spoken"
     rng = np.random.default_rng(0)
@@ -198,17 +198,21 @@ def main() -> None:
     parser.add_argument("cifar", type=Path)
     parser.add_argument("fsdd", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/bench_meaning.json"))
+    parser.add_argument("--only", choices=("table", "images", "recordings"), help="of these sets")
     options = parser.parse_args()
+    wanted = (options.only,) if options.only else ("table", "images", "recordings")
     rows = []
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
-        for number, (name, frame, target) in enumerate(tables()):
+        for number, (name, frame, target) in enumerate(tables() if "table" in wanted else ()):
             (work / str(number)).mkdir()
             rows.append(of_table(name, frame, target, work / str(number)))
             print(json.dumps(rows[-1]), flush=True)
         images = [(*each, "images") for each in pictures(work / "images", options.cifar)]
         sounds = [(*each, "recordings") for each in recordings(work / "sounds", options.fsdd)]
         for name, data, kind in (*images, *sounds):
+            if kind not in wanted:
+                continue
             folder = Path(tempfile.mkdtemp(dir=work))
             rows.append(of_files(name, kind, data, folder))
             print(json.dumps(rows[-1]), flush=True)

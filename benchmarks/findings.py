@@ -667,12 +667,12 @@ def versions(*runs: Found) -> Findings:
     return made
 
 
-def meaning(found: Found) -> Findings:
+def meaning(*parts: Found) -> Findings:
     """Raw samples to answers: answers beside samples, and values that differ, by place."""
     made = Findings()
     rows, differing, values = [], 0, 0
     boards: set[str] = set()
-    for row in found["rows"]:
+    for row in (row for found in parts for row in found["rows"]):
         cells = []
         for here in (True, False):
             kept = {
