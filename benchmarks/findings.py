@@ -692,7 +692,6 @@ def meaning(*parts: Found) -> Findings:
     columns = ["set", "of", "answers", "differ in PyTorch and C", "differ on boards", "evaluated"]
     made.table("sets", columns, rows)
     made.figures |= {
-        "sets": len(rows),
         "values": f"{values:,}",
         "differing": differing,
         "boards": ", ".join(sorted(map(board, boards))),
