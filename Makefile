@@ -11,6 +11,8 @@ WORKERS ?= 2
 BENCH_OUT ?= runs/bench_train.json
 SAME_BITS ?= --data digits --steps 300
 FUZZ_SECONDS ?= 600
+CHECKED := tests/test_architecture.py tests/test_project.py tests/test_operators.py \
+	tests/test_figures.py tests/test_errors.py tests/test_api.py tests/spec tests/numerics
 FUZZ ?=
 
 BIN := $(VENV)/bin
@@ -30,12 +32,16 @@ BROWSER := chromium:chromium
 # Tests start many processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
+.PHONY: demo check test test-slow lint format pins fuzz fuzz-corpus mutants bench same-bits docs wheel \
 	lock sbom audit clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.stamp-demo $(VENV)/.stamp-arm
 	$(BIN)/samebits demo --out demo-out
+
+# What a change most often breaks, in at most three minutes.
+check: lint
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(CHECKED)
 
 test: lint $(VENV)/.stamp-arm
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"

@@ -667,6 +667,38 @@ def versions(*runs: Found) -> Findings:
     return made
 
 
+def meaning(*parts: Found) -> Findings:
+    """Raw samples to answers: answers beside samples, and values that differ, by place."""
+    made = Findings()
+    rows, differing, values = [], 0, 0
+    boards: set[str] = set()
+    for row in (row for found in parts for row in found["rows"]):
+        cells = []
+        for here in (True, False):
+            kept = {
+                name: each
+                for name, each in row["backends"].items()
+                if (name in ("torch", "c")) is here and not each["skipped"]
+            }
+            boards |= set() if here else set(kept)
+            wrong = sum(each["differing"] for each in kept.values())
+            every = sum(each["values"] for each in kept.values())
+            differing, values = differing + wrong, values + every
+            cells.append(f"{wrong:,} of {every:,}")
+        forms = [json.dumps(each) for each in row.get("evaluated", {}).values()]
+        same = "" if not forms else "the same" if len(set(forms)) == 1 else "OTHER"
+        answers = f"{row['answers']:,} of {row['samples']:,}"
+        rows.append([row["set"], row["kind"], answers, *cells, same])
+    columns = ["set", "of", "answers", "differ in PyTorch and C", "differ on boards", "evaluated"]
+    made.table("sets", columns, rows)
+    made.figures |= {
+        "values": f"{values:,}",
+        "differing": differing,
+        "boards": ", ".join(sorted(map(board, boards))),
+    }
+    return made
+
+
 def firmware(*models: Found) -> Findings:
     """Outputs that differ, and accuracies through the processor's numerics."""
     made = Findings()

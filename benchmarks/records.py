@@ -77,6 +77,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "losses": ("benchmarks/bench_losses.py", findings.losses),
     "lstm": ("benchmarks/bench_lstm.py", findings.lstm),
     "lstm_long": (f"{PYTEST} tests/quantization/test_lstm.py -k ten_thousand", findings.lstm_long),
+    "meaning": ("benchmarks/bench_meaning.py cifar10 fsdd", findings.meaning),
     "networks": (f"{PYTEST} tests/quantization/test_torchvision.py", findings.networks),
     "numerics": ("tools/draw_numerics.py", findings.numerics),
     "operation_times": ("benchmarks/bench_recompute.py --times", findings.operation_times),

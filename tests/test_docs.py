@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import samebits as sb
 from recordings import tone, write_wav
 from samebits.cli import main
 from samebits.data.digits import load_digits
+from samebits.verification.inputs import random_codes
 from samebits.verification.registry import backend_named
 from tflite_files import image_net
 
@@ -155,7 +157,14 @@ def test_a_guide(name, page_folder, capsys):
 
 
 def readme():
-    pass
+    """Weights of the network in net.py, and pictures in folders of classes."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    torch.save(net.state_dict(), "net.pt")
+    for place in range(20):
+        file = Path("pictures") / f"digit {place % 2}" / f"{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RNG.integers(0, 256, (8, 8), np.uint8)).save(file)
 
 
 def quantize():
@@ -254,3 +263,17 @@ def test_pieces_of_a_page(tmp_path):
         Piece("python", 7, "x = 1\n"),
         Piece("text", 11, "y\n"),
     ]
+
+
+def test_the_backend_of_contributing_computes_the_bits(page_folder):
+    """What a contributor is shown is a backend, and runs beside the others."""
+    (piece,) = [p for p in pieces(ROOT / "CONTRIBUTING.md") if p.kind == "python"]
+    names: dict[str, object] = {}
+    exec(piece.text, names)
+    torch.manual_seed(0)
+    net = sb.quantize(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(30, 4))
+    inputs = random_codes(net.model.integer, 5)
+    backend = names["BACKENDS"]["backwards"](None)
+    expected = backend_named("reference").run(net.model, inputs)
+    found = backend.run(net.model, inputs)
+    assert [(a.dtype, a.tolist()) for a in found] == [(a.dtype, a.tolist()) for a in expected]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import samebits as sb
-from samebits.elsewhere import FILES, FOLDERS
+from samebits.elsewhere import FILES, FOLDERS, UNMADE
 from samebits.errors import CheckpointError, InputError
 from samebits.explanations import code_of, explanations
 
@@ -24,7 +24,7 @@ WAYS = {
     ".mlmodel": "export the model that it was made from to ONNX",
     ".trt": "give the ONNX file that it was built from",
     ".joblib": "skl2onnx.to_onnx",
-    ".py": "{path}:callable",
+    ".py": "{path}:make, once a function make() in it gives it",
 }
 
 
@@ -94,10 +94,10 @@ raise RuntimeError("it is read, not run")
     ("source", "named"),
     [
         (SOURCE, "{path}:make or {path}:Net"),
-        ("x = 1", "{path}:callable"),
-        ("def (", "{path}:callable"),
-        ("\0", "{path}:callable"),
-        ("(" * 100_000, "{path}:callable"),
+        ("x = 1", UNMADE),
+        ("def (", UNMADE),
+        ("\0", UNMADE),
+        ("(" * 100_000, UNMADE),
     ],
 )
 def test_source_is_searched_for_what_may_give_the_module(tmp_path, source, named):

@@ -317,7 +317,7 @@ def test_firmware(tmp_path):
 
 
 def test_a_written_package_that_fails_late_leaves_nothing(tmp_path, monkeypatch):
-    def fails(self, **options):
+    def fails(self, quality, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Network, "report", fails)

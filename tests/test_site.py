@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -18,7 +19,9 @@ import pytest
 import yaml
 
 import samebits as sb
+from browsing import barriers, browser
 
+__all__ = ["browser"]  # a fixture
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 TROUBLESHOOTING = ROOT / "src" / "samebits" / "troubleshooting.md"
@@ -216,6 +219,57 @@ def test_every_name_has_a_place_in_the_site(site):
     methods = {f"samebits.network.Network.{name}" for name in vars(sb.Network) if name[0] != "_"}
     assert lacking == []
     assert methods <= names
+
+
+CUT = """() => [...document.querySelectorAll("pre")]
+  .filter((pre) => pre.scrollWidth > pre.clientWidth + 1).map((pre) => pre.textContent)"""
+BROKEN = """() => [...document.querySelectorAll("td code")]
+  .filter((code) => /^[0-9a-f]{12,}$/.test(code.textContent) && code.getClientRects().length > 1)
+  .map((code) => code.textContent)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_site_in_a_browser(site, browser, width, scheme):
+    """No code is cut and no hash broken, nothing is wider than the window; no serious barrier."""
+    for name in ("index.html", "guide/predict.html", "api/network.html", "results.html"):
+        tab = browser.new_page()
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto((site / name).as_uri())
+        tab.wait_for_function("document.readyState == 'complete'")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert tab.evaluate(CUT) == [], name
+        assert tab.evaluate(BROKEN) == [], name
+        if name != "results.html":  # whose many tables take a minute
+            assert barriers(tab, "serious", "critical") == [], name
+        tab.close()
+
+
+@pytest.mark.slow
+def test_the_first_view_is_the_picture_and_three_lines(site, browser):
+    tab = browser.new_page()
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.goto((site / "index.html").as_uri())
+    box = tab.locator("img[src$='matrix.svg']").bounding_box()
+    assert box["y"] + box["height"] < 900
+    assert box["width"] > 500
+    text = tab.locator("article p").first
+    assert text.bounding_box()["y"] < box["y"]
+    tab.close()
+
+
+def test_the_picture_is_that_of_the_record():
+    """tools/draw_matrix.py draws it from docs/records/targets.json."""
+    place = ROOT / "tools" / "draw_matrix.py"
+    spec = importlib.util.spec_from_file_location("draw_matrix", place)
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    table = json.loads(drawing.RECORD.read_text(encoding="utf-8"))["tables"]["backends"]
+    assert drawing.PICTURE.read_text(encoding="utf-8") == drawing.svg(table)
+    wrong = {"rows": [[row[0], "3 of 9", *row[2:]] for row in table["rows"]]}
+    assert drawing.svg(wrong).count(drawing.OTHER) == len(drawing.ROWS)
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ def turned(text: str) -> str:
         words, target, anchor = found[1], found[2], found[3] or ""
         if "://" in target:
             return found[0]
+        if target.startswith("docs/site/"):
+            return f"[{words}]({target.removeprefix('docs/')})"
         if target.startswith("docs/") and target.endswith(".md"):
             return f"[{words}]({target.removeprefix('docs/')}{anchor})"
         return f"[{words}]({homes[target]}{anchor})" if target in homes else words
@@ -71,3 +73,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = LINK.sub(titled, markdown)
     return re.sub(r"^```(\w+) (\S+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the theme's dialog of the search, which screen readers else call nothing."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')

@@ -526,6 +526,7 @@ def report(
     *,
     against: Any = None,
     board: str | None = None,
+    clock: str | None = None,
     arch: str | nn.Module | None = None,
     seed: int = 0,
     **reading: Unpack[PartReading],
@@ -533,7 +534,7 @@ def report(
     """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
 
     source:  as `load` takes it, with its options; or a plan's .json file
-    samples, board, seed, reading: as `Network.report` takes them
+    samples, board, clock, seed, reading: as `Network.report` takes them
     against: the float network that a quantized one was made from, as `load` takes it
 
     Raises InputError for anything else and for options that do not apply.
@@ -543,7 +544,7 @@ def report(
 
     part, reading = part_and_rest(reading)
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
-    options |= {"seed": seed or None, **options_given(reading).chosen()}
+    options |= {"clock": clock, "seed": seed or None, **options_given(reading).chosen()}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
         refuse(arch=arch, **part, **options)

@@ -281,8 +281,8 @@ def _deployed(
     trained: the float network that it was quantized from
     """
     compiled = net.compile(folder, sizes=True)
-    page = net.report(verified=checked, saved=folder).save(folder.with_suffix(".html"))
     assert isinstance(compiled, CompiledNetwork)
+    page = net.report(verified=checked, saved=compiled).save(folder.with_suffix(".html"))
     accuracy = [] if trained is None else [("float32 model", 100 * trained.accuracy)]
     accuracy.append(("integers", 100 * sb.evaluate(net, data).accuracy))
     memory = [

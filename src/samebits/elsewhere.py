@@ -77,6 +77,7 @@ PADDLE = Foreign(
     "convert it: paddle2onnx --model_dir FOLDER --model_filename {path} --save_file model.onnx",
 )
 PYTHON = Foreign("Python source", "name the callable in it that gives the module: {made}")
+UNMADE = "{path}:make, once a function make() in it gives it: def make(): return net"
 
 FILES: dict[str, Foreign] = {  # by the ending of the name
     ".h5": KERAS,
@@ -141,13 +142,13 @@ def check_script(made: object, name: str) -> None:
 
 def _named(path: Path) -> str:
     """The names of what can be called without arguments in Python source, which is read and not
-    run: path:name, ...; of none a placeholder."""
+    run: path:name, ...; of none the one to add."""
     try:
         tree = ast.parse(read(path, LARGEST_SOURCE))
     except (InputError, OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return f"{path}:callable"
+        return UNMADE.format(path=path)
     names = [node.name for node in tree.body if _is_callable(node)]
-    return " or ".join(f"{path}:{name}" for name in names[:MOST_NAMED]) or f"{path}:callable"
+    return " or ".join(f"{path}:{name}" for name in names[:MOST_NAMED]) or UNMADE.format(path=path)
 
 
 def _is_callable(node: ast.stmt) -> TypeGuard[ast.FunctionDef | ast.ClassDef]:

@@ -546,8 +546,9 @@ class Network(Reported):
         verified: Verification | None = None,
         against: Network | None = None,
         board: str | None = None,
+        clock: str | None = None,
         run: str | Path | None = None,
-        saved: str | Path | None = None,
+        saved: str | Path | CompiledNetwork | None = None,
         seed: int = 0,
         **reading: Unpack[Reading],
     ) -> Report:
@@ -559,21 +560,30 @@ class Network(Reported):
                  what every layer loses on the first of them
         verified: what `verify` gave, instead of comparing again
         against: the float network that this one was quantized from, to measure losses against
-        board:   counts every layer's instructions on this emulated board, as `profile`
-        run:     a training folder, whose curves the page shows
-        saved:   where the network lies, for the commands that the page shows, if not in its source
+        board:   counts every layer's instructions on this emulated board, as `profile`, and
+                 measures flash, RAM and stack, as `compile`
+        clock:   of that board, such as 64MHz: the page estimates the time of a run
+        run:     a training folder, whose curves the page shows; without samples the answers to its
+                 own test samples are measured, where its data is still there
+        saved:   where the network lies, for the commands that the page shows, if not in its source;
+                 or the C compiled of it, whose figures the page states
         reading: of samples in a file or folder, as `verify` takes it
         seed:    of random:N samples; beside `verified` its own is taken
 
         Raises InputError for samples that do not fit and options that do not apply.
         """
         from samebits.reports.page.firmware import firmware_sections
-        from samebits.reports.page.network import network_sections
+        from samebits.reports.page.network import check_options, network_sections
+        from samebits.reports.page.quality import quality_text
         from samebits.reports.quantization import fidelity_section, quantization_sections
         from samebits.reports.summary import network_summary
         from samebits.verification import inputs
+        from samebits.verification.evaluate import quality_for_page
+        from samebits.verification.quality import Quality
 
-        self._refuse(samples, against, board)
+        quality, unmeasured = quality_for_page(self.model, samples, run, reading)
+        samples = None if isinstance(samples, Quality) else samples
+        check_options(self, samples is not None, against, board, clock)
         if verified is not None:
             if seed:
                 raise InputError(
@@ -589,7 +599,7 @@ class Network(Reported):
         if samples is not None or chosen:  # without, it may have no integer form
             given = inputs.read_once(samples, self.interface, self.model, reading)
         summary = network_summary(self.source, self.kind, self.model)
-        sections = list(summary.sections)
+        sections = [*quality_text(quality), *summary.sections]
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
         if self.notes and cost:
             cost.append(section(*(f"note: {note}" for note in self.notes)))
@@ -601,7 +611,8 @@ class Network(Reported):
             verified = replace(self.verify(given, seed=seed), inputs=name, reading=chosen)
             sections += verified.report().sections
         compared = None if verified is None else self._compared(verified)
-        place = self.source if saved is None else str(saved)
+        made = saved if isinstance(saved, CompiledNetwork) else None
+        place = self.source if saved is None else str(saved if made is None else made.folder)
         if self.model.firmware is not None:
             return Report(
                 summary.title,
@@ -611,11 +622,17 @@ class Network(Reported):
             )
         facts = replace(
             self._facts(given, against, board, seed),
+            quality=quality,
+            unmeasured=unmeasured,
+            clock=clock or "",
+            cpu="" if made is None else made.memory.cpu,
             compared=compared,
             cost=cost,
             saved=place,
             run=None if run is None else Path(run),
         )
+        if made is not None:
+            facts = replace(facts, needs=made.targets)
         return Report(
             summary.title,
             summary.summary,
@@ -624,24 +641,6 @@ class Network(Reported):
         )
 
     # --- inside ---------------------------------------------------------------------------------
-
-    def _refuse(self, samples: Any, against: Network | None, board: str | None) -> None:
-        """InputError for an option of a report that does not apply."""
-        if against is not None and against.kind != "float network":
-            raise InputError(
-                f"--against: expected a float network, found {against.source}: {against.kind}"
-            )
-        if against is not None and samples is None:
-            raise InputError("--against needs samples, found none; give --inputs SAMPLES")
-        if self.quantized:
-            return
-        given = {"--inputs": samples, "--against": against, "--board": board}
-        for option, value in given.items():
-            if value is not None and not (option == "--inputs" and self.kind == "firmware"):
-                raise InputError(
-                    f"{self.source}: {option} applies to a quantized network, found a "
-                    f"{self.kind}; leave it out, or quantize it first"
-                )
 
     def _compared(self, v: Verification) -> BackendsCompared:
         from samebits.reports.page.verdict import BackendsCompared
@@ -654,6 +653,7 @@ class Network(Reported):
         self, samples: Any, against: Network | None, board: str | None, seed: int
     ) -> NetworkFacts:
         """The facts that a page states of the network besides what is in it."""
+        from samebits.codegen.run.requirements import requirements
         from samebits.codegen.run.targets import find_board
         from samebits.ir.canonical import canonicalize
         from samebits.reports.page.network import NetworkFacts
@@ -665,12 +665,14 @@ class Network(Reported):
         if samples is not None:
             given = given_reals(samples, self.interface, seed)
             reals = chunks(self.interface, given)[:MEASURED]
-        costs, uncounted = {}, ""
-        if board is not None:
-            find_board(board)
-            try:
-                one = "random:1" if samples is None else samples
-                costs[board] = self.profile(board, one, seed=seed).layers
-            except SamebitsError as error:
-                uncounted = f"Instructions on {board} were not counted: {printable(str(error))}"
-        return NetworkFacts(samples=reals, origin=origin, costs=costs, uncounted=uncounted)
+        facts = NetworkFacts(samples=reals, origin=origin)
+        if board is None:
+            return facts
+        find_board(board)
+        try:
+            profile = self.profile(board, "random:1" if samples is None else samples, seed=seed)
+            needs = [requirements(self.model.integer, board)]
+        except SamebitsError as error:
+            why = f"Instructions on {board} were not counted: {printable(str(error))}"
+            return replace(facts, uncounted=why)
+        return replace(facts, profile=(board, profile.layers, profile.total), needs=needs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from samebits import data
 from samebits.codegen.packaging.predictor import ports_of
 from samebits.codegen.raw import Raw
+from samebits.codegen.sound import COUNT, packed
 from samebits.contract import RULE_OF, OutputMeaning
 from samebits.data import DataOptions
 from samebits.data.dataset import PEAK, pixel_values, value_table
@@ -28,6 +29,7 @@ from samebits.data.folder import is_sample, sample_files, takes_of
 from samebits.data.frames import frame_of, frames_given, is_frame
 from samebits.data.masks import holds_masks
 from samebits.data.options import Reading, options_given
+from samebits.data.recordings import read_wav
 from samebits.data.stored import is_stored
 from samebits.data.table import (
     SUFFIXES,
@@ -187,12 +189,16 @@ def predict(model: Model, given: Any, backend: str | None, reading: Reading) -> 
 def raw_samples(
     model: Model, raw: Raw, given: Any, options: DataOptions
 ) -> tuple[Array, list[Array]]:
-    """Raw samples [n, size] of what a user gives, binary64 or bytes, and the codes that `predict`
-    makes of them. Raises InputError for what is neither rows nor images."""
+    """Raw samples [n, size] of what a user gives, binary64, bytes or int16, and the codes that
+    `predict` makes of them. Raises InputError for what is neither rows, images nor recordings."""
     what, known, graph = name_of(given) or "data", model.known or Earlier(), model.interface
     _, arrays, _ = _samples(model, graph, given, options)
     codes, (files, root) = codes_of(arrays, graph, what), _files(given)
     shape = raw.input.shape[1:]
+    if raw.rate and files:
+        resample = options.resample or known.options.resample
+        heard = [read_wav(file, resample, root)[0] for file in files]
+        return packed(heard, max(map(len, heard))), codes
     if raw.given.columns:
         frames = frames_given(given)
         if _is_name(given) and Path(given).suffix.lower() in SUFFIXES:
@@ -201,14 +207,15 @@ def raw_samples(
             frames = [(what, frame_of(array, [c.name for c in raw.given.columns], what))]
         if frames:
             return raw_rows(what, frames, options, known), codes
-    elif files:
+    elif files and not raw.rate:
         found = data.load_files(
             files, root, input_shape=shape, options=options, earlier=known, raw=True
         )
         return found.numpy().reshape(len(files), -1), codes
-    elif (array := _array(given)) is not None and array.dtype == np.uint8:
+    elif not raw.rate and (array := _array(given)) is not None and array.dtype == np.uint8:
         return _channels_first(array, shape).reshape(len(array), -1), codes
-    kind = "rows of a table" if raw.given.columns else "images as files or as uint8"
+    kind = "recordings as files" if raw.rate else "images as files or as uint8"
+    kind = "rows of a table" if raw.given.columns else kind
     raise InputError(f"{what}: expected {kind}, in the units of the contract, for raw samples")
 
 
@@ -231,6 +238,7 @@ def compared(
     if raw:
         form, options = raw_form(model), options_given(reading)
         rows, (codes,) = raw_samples(model, form, given, options)
+        form = replace(form, room=rows.shape[1] - COUNT) if form.rate else form
         return (
             len(rows),
             ports_of(form),

@@ -275,7 +275,9 @@ class CompiledNetwork(Reported):
 
         assert self.model is not None
         made = [section(*part.blocks, title="Generated C") for part in self.report().sections[:1]]
-        facts = NetworkFacts(made=made, saved=str(self.folder), cpu=self.memory.cpu)
+        facts = NetworkFacts(
+            made=made, saved=str(self.folder), cpu=self.memory.cpu, needs=self.targets
+        )
         return network_sections(self.model, kind_name(self.model), facts)
 
 

@@ -32,6 +32,7 @@ from samebits.results import CompiledNetwork, Verification
 from samebits.settled import settled
 from samebits.verification.backends.generated_c import GeneratedC
 from samebits.verification.compare import Verdict, compare
+from samebits.verification.evaluate import judged
 from samebits.verification.inputs import drawn
 from samebits.verification.registry import backend_named
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from samebits.contract import Contract
     from samebits.data.options import PartReading
     from samebits.reports.html import Section
+    from samebits.verification.quality import Quality
 
 INPUTS, BOARD_INPUTS = "random:100", "random:8"  # an emulated board takes much longer
 
@@ -196,7 +198,9 @@ def ship(
         on_board = net.verify(BOARD_INPUTS, [board])
     if not found or (on_board is not None and not on_board):
         return Shipment(net, found, None, on_board, board)
-    compiled = _written(net, found, out, (package, prefix, cpu), key)
+    compiled = _written(
+        net, found, out, (package, prefix, cpu), key, _judged(net, calibration, reading)
+    )
     return Shipment(net, found, compiled, on_board, board)
 
 
@@ -306,12 +310,22 @@ def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
     return replace(net, model=replace(net.model, package=None), notes=(*net.notes, note))
 
 
+def _judged(net: Network, calibration: Any, reading: Mapping[str, Any]) -> Quality | None:
+    """How good the answers are to the test samples of what it was calibrated on, where they have
+    labels."""
+    if calibration is None:
+        return None
+    found = judged(net.model, calibration, options_given(reading))
+    return None if isinstance(found, str) else found
+
+
 def _written(
     net: Network,
     found: Verification,
     out: Path,
     how: tuple[str, str, str | None],
     key: Path | None,
+    quality: Quality | None,
 ) -> CompiledNetwork:
     """The package and the page, as one folder that takes the place of an earlier one. how: the
     package, its prefix and its processor."""
@@ -320,7 +334,8 @@ def _written(
         folder = Path(work, "package")
         compiled = net.compile(folder, package=package, prefix=prefix, cpu=cpu, sizes=True)
         assert isinstance(compiled, CompiledNetwork)
-        net.report(verified=found, saved=out).save(folder / PAGE)
+        saved = replace(compiled, folder=out)
+        net.report(quality, verified=found, saved=saved).save(folder / PAGE)
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(folder.rglob("*"))

@@ -5,23 +5,22 @@ Chromium of the system, driven by Playwright; axe-core looks for barriers.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import samebits as sb
+from browsing import barriers, browser
 from edge_nets import edge_net
 
+__all__ = ["browser"]  # a fixture
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "firmware"
 LARGEST = 3 << 20  # bytes of a page
-ARGUMENTS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 # Boxes of texts that meet by more than a pixel each way, of elements that are shown. Letters may
 # touch those of the line above: the box of a line is higher than they are.
 OVERLAPS = """() => {
@@ -59,30 +58,21 @@ OUTSIDE = """() => [...document.querySelectorAll(".box")].filter((box) => {
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """A Chromium with an empty profile."""
-    reason = "in a browser: expected {}, found none; `make test-slow` installs it where it can"
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip(reason.format("chromium"))
-    pytest.importorskip("axe_playwright_python", reason=reason.format("axe-playwright-python"))
-    playwright = pytest.importorskip("playwright.sync_api", reason=reason.format("playwright"))
-    with playwright.sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=path, args=ARGUMENTS
-        )
-        yield context
-        context.close()
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The pages by name: a residual network, an LSTM, a plan, firmware."""
+    """The pages by name: a residual network, an LSTM, a plan, firmware; how good a run is, in
+    pictures of digits and in targets."""
     folder = tmp_path_factory.mktemp("pages")
     torch.manual_seed(0)
     lstm = sb.quantize(nn.LSTM(6, 8, batch_first=True), torch.randn(16, 10, 6))
     plan = sb.plan("resnet8", batch=4, input_shape=(1, 8, 8), numerics="float32")
+    digits = sb.fit("digits", "mlp", folder / "digits", epochs=1, threads=1)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=90), "b": rng.normal(size=90)})
+    table.assign(y=table.a - table.b).to_csv(folder / "t.csv", index=False)
+    targets = sb.fit(folder / "t.csv", "mlp", folder / "targets", epochs=2, threads=1)
     reports = {
+        "digits": sb.report(digits.folder, "digits"),
+        "targets": sb.report(targets.folder),
         "resnet8": sb.report(sb.Network(edge_net("resnet8")[1]), "random:4"),
         "lstm": lstm.report("random:4"),
         "plan": plan.report(),
@@ -114,12 +104,10 @@ def visit(browser, pages):
     assert [text for text in told if not text.startswith("file://")] == []
 
 
-@pytest.mark.parametrize("name", ["resnet8", "lstm", "plan", "firmware"])
+@pytest.mark.parametrize("name", ["resnet8", "lstm", "plan", "firmware", "digits", "targets"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_is_in_order(visit, pages, name, width, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
     assert pages[name].stat().st_size < LARGEST
     tab = visit(name, width, scheme)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -128,9 +116,7 @@ def test_a_page_is_in_order(visit, pages, name, width, scheme):
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate(OVERLAPS) == []
     assert tab.evaluate(OUTSIDE) == []
-    found = Axe().run(tab).response["violations"]
-    barriers = [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found]
-    assert barriers == []
+    assert barriers(tab) == []
 
 
 def test_a_layer_leads_to_its_row(visit):

@@ -42,8 +42,9 @@ def report_command(
         str | None,
         typer.Option(
             metavar="SAMPLES",
-            help="Compare the usual backends on these, and measure what layers lose: an .npz "
-            "archive, digits, a folder of data, or random:N.",
+            help="Compare the usual backends on these, and measure what layers lose; with labels "
+            "also how good the answers are: an .npz archive, digits, a folder of data, a table, or "
+            "random:N.",
         ),
     ] = None,
     against: Annotated[
@@ -60,12 +61,19 @@ def report_command(
             metavar="NAME", help="Count the instructions of every layer, such as on cortex-m3."
         ),
     ] = None,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HZ",
+            help="With --board: its clock, such as 64MHz, for an estimate of the time.",
+        ),
+    ] = None,
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     **reading: Any,
 ) -> None:
-    """Write the page of a model: bits, graph, layers, memory, weights, tables, curves."""
+    """Write the page of a model: how good it is, bits, cost, graph, layers, memory, curves."""
     with working(quiet):
         from samebits import api
 
@@ -74,6 +82,7 @@ def report_command(
             inputs,
             against=against,
             board=board,
+            clock=clock,
             arch=arch,
             seed=seed,
             **reading,

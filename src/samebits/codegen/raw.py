@@ -9,10 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from samebits.codegen import sound
 from samebits.codegen.header import scale_parts
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import CTYPES, c_string, continued, wrapped_list
 from samebits.contract import Contract, InputMeaning, OutputMeaning
+from samebits.data.audio import RATES, LogMel
 from samebits.data.columns import ColumnScale
 from samebits.data.dataset import PEAK, value_table
 from samebits.ir.graph import Array, Graph
@@ -34,11 +36,15 @@ class Raw:
     """A network of one input and one output, and what both mean.
 
     graph: of integers; given, made: the meaning of its input and its output
+    rate:  samples per second of the recordings that it takes; 0 for rows and images
+    room:  samples of the longest recording that a program around it takes
     """
 
     graph: Graph
     given: InputMeaning
     made: OutputMeaning
+    rate: int = 0
+    room: int = 0
 
     @property
     def input(self) -> Value:
@@ -52,8 +58,22 @@ class Raw:
 
     @property
     def size(self) -> int:
-        """Raw values of a sample: columns, or bytes of an image."""
+        """Raw values of a sample: columns, bytes of an image, or as `sound.packed` has them."""
+        if self.rate:
+            return sound.COUNT + self.room
         return len(self.given.columns) or self.input.size
+
+    @property
+    def dtype(self) -> str:
+        """The type of a raw value: the bits of a binary64 number, a byte, a sample."""
+        if self.rate:
+            return "int16"
+        return "int64" if self.given.columns else "uint8"
+
+    @cached_property
+    def settings(self) -> LogMel:
+        """The features of recordings."""
+        return LogMel.at(self.rate)
 
     @property
     def answers(self) -> int:
@@ -106,8 +126,13 @@ class Raw:
         return min(high, max(low, round_real(value / found.scales[0]) + found.zero_point))
 
     def codes(self, raw: Array) -> Array:
-        """The input's codes of raw samples [n, size]: binary64, or bytes."""
-        if not self.given.columns:
+        """The input's codes of raw samples [n, size]: binary64, bytes, or int16."""
+        if self.rate:
+            heard = sound.features(raw, self.settings, self.input.shape[1])
+            different, places = np.unique(heard, return_inverse=True)
+            codes = [self._code(Fraction(int(code), 1 << sound.BITS)) for code in different]
+            found = np.array(codes)[places.reshape(heard.shape)]
+        elif not self.given.columns:
             channels = len(self.pixels)
             planes = raw.reshape(len(raw), channels, -1)
             found = np.stack([self.pixels[c][planes[:, c]] for c in range(channels)], axis=1)
@@ -149,6 +174,9 @@ class Raw:
 
     def samples(self) -> Array:
         """Raw samples of the self-test [TESTED, size]."""
+        if self.rate:
+            noise = sound.noise(self.settings)
+            return sound.packed([noise, noise[: self.settings.frame]], len(noise))
         if not self.given.columns:
             bytes_ = np.arange(TESTED * self.size) * 37 + 11
             return bytes_.reshape(TESTED, -1).astype(np.uint8)
@@ -174,14 +202,16 @@ class Raw:
         return fnv1a(np.frombuffer(found, np.uint8))
 
 
-def raw_of(graph: Graph, contract: Contract) -> Raw | str:
-    """The network as NAME_predict takes it, or why there is none for it."""
+def raw_of(graph: Graph, contract: Contract, rate: int | None = None) -> Raw | str:
+    """The network as NAME_predict takes it, or why there is none for it. rate: of its recordings"""
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.states:
         return "it has more than one input and one output, or states"
     value, output = graph.values[graph.inputs[0]], graph.values[graph.outputs[0]]
     given, made = contract.input(value.name), contract.output(output.name)
-    if given is None or not (given.columns or given.mean):
-        return "its contract does not say what columns or pixels its input takes"
+    heard = rate in RATES and value.shape[2:] == (LogMel.at(rate).mels,)
+    given = InputMeaning(value.name) if heard else given
+    if given is None or not (heard or given.columns or given.mean):
+        return "its contract does not say what columns, pixels or recordings its input takes"
     if made is None or not made.rule:
         return "its contract has no rule for its output"
     for each in (value, output):
@@ -194,7 +224,7 @@ def raw_of(graph: Graph, contract: Contract) -> Raw | str:
         return "its output has codes of 64 bits"
     if (len(made.names) or len(made.scales) or output.size) != output.size:
         return "its output has more numbers than names"
-    raw = Raw(graph, given, made)
+    raw = Raw(graph, given, made, rate if heard and rate else 0)
     if made.rule == "regression" and None in raw.scales:
         return "its values are 2**62 or more"
     return raw if raw.words <= MOST_WORDS else "a column's centre is too small beside its spread"
@@ -225,28 +255,63 @@ def declarations(raw: Raw, prefix: str) -> list[str]:
             " * of a column of words the place among its words, 0, 1, ... Nothing is computed in",
             " * floating point. docs/spec/tables.md, section 5. */",
         ]
+    size = f"#define {upper}_RAW_SIZE {raw.size}"
+    heard: list[str] = []
+    if raw.rate:
+        lines = ["/* A raw sample: a recording, mono, of 16 bits. docs/spec/audio.md. */"]
+        size = f"#define {upper}_RAW_RATE {raw.rate} /* samples per second */"
+        heard = [
+            f"    int32_t work[{raw.settings.fft}];",
+            f"    int16_t features[{raw.settings.mels}];",
+        ]
     lines += [
-        f"#define {upper}_RAW_SIZE {raw.size}",
-        f"typedef {'double' if raw.given.columns else 'uint8_t'} {prefix}_raw_t;",
+        size,
+        f"typedef {_ctype(raw)} {prefix}_raw_t;",
         *_classes(raw, upper),
         "",
         "/* An answer, with the codes that it follows from. */",
         "typedef struct {",
+        *heard,
         f"    {prefix}_input0_t input[{upper}_INPUT0_SIZE];",
         f"    {prefix}_output0_t output[{upper}_OUTPUT0_SIZE];",
         *fields,
         f"}} {prefix}_answer_t;",
         "",
-        "/* The answer to a raw sample: 0; or the column, counted from 1, without a valid value,",
-        " * such as a NaN where the contract refuses cells without a value. */",
-        f"int {prefix}_predict(const {prefix}_t *net, const {prefix}_raw_t *raw,",
-        f"{' ' * len(f'int {prefix}_predict(')}{prefix}_answer_t *answer);",
+        *_promise(raw),
+        *_head(raw, prefix, ";"),
         "",
         "/* Answers known raw samples: 0 where this machine answers what it must. */",
         f"int {prefix}_predict_selftest(const {prefix}_t *net, {prefix}_answer_t *answer);",
         "",
     ]
     return lines
+
+
+def _ctype(raw: Raw) -> str:
+    return "int16_t" if raw.rate else "double" if raw.given.columns else "uint8_t"
+
+
+def _promise(raw: Raw) -> list[str]:
+    """A comment on what NAME_predict returns."""
+    if raw.rate:
+        return [
+            "/* The answer to a recording of `count` samples: 0; or 1 where it is shorter than the",
+            f" * {raw.settings.frame} samples of a frame. */",
+        ]
+    return [
+        "/* The answer to a raw sample: 0; or the column, counted from 1, without a valid value,",
+        " * such as a NaN where the contract refuses cells without a value. */",
+    ]
+
+
+def _head(raw: Raw, prefix: str, end: str) -> list[str]:
+    """The head of NAME_predict."""
+    head = f"int {prefix}_predict("
+    count = " uint32_t count," if raw.rate else ""
+    return [
+        f"{head}const {prefix}_t *net, const {prefix}_raw_t *raw,{count}",
+        f"{' ' * len(head)}{prefix}_answer_t *answer){end}",
+    ]
 
 
 def _classes(raw: Raw, upper: str) -> list[str]:
@@ -274,7 +339,8 @@ def source(raw: Raw, prefix: str) -> str:
             "#if !defined(__SIZEOF_DOUBLE__) || __SIZEOF_DOUBLE__ == 8",
             "",
         ]
-    lines += ['#include "samebits/samebits_raw.h"', ""]
+    kinds = ("audio_frame", "io") if raw.rate else ("raw",)
+    lines += [*(f'#include "samebits/samebits_{kind}.h"' for kind in kinds), ""]
     if raw.made.names:
         names = [c_string(name) for name in raw.made.names]
         lines += [
@@ -282,7 +348,12 @@ def source(raw: Raw, prefix: str) -> str:
             f"    {wrapped_list(names, 4)}}};",
             "",
         ]
-    lines += [*(_row(raw, prefix) if raw.given.columns else _pixels(raw, prefix)), ""]
+    if raw.rate:
+        ends = limits(raw.input.dtype)
+        lines += [*sound.parameters(raw.settings, prefix), ""]
+        lines += [*sound.front(raw.settings, raw.input.shape[1], ends, prefix), ""]
+    else:
+        lines += [*(_row(raw, prefix) if raw.given.columns else _pixels(raw, prefix)), ""]
     lines += [*_answer(raw, prefix), "", *_predict(raw, prefix), "", *_selftest(raw, prefix)]
     lines += ["", "#endif"] if raw.given.columns else []
     return "\n".join(lines) + "\n"
@@ -379,12 +450,13 @@ def _wide(number: int) -> str:
 
 def _predict(raw: Raw, prefix: str) -> list[str]:
     """NAME_predict."""
-    head = f"int {prefix}_predict("
-    lines = [
-        f"{head}const {prefix}_t *net, const {prefix}_raw_t *raw,",
-        f"{' ' * len(head)}{prefix}_answer_t *answer) {{",
-    ]
-    if raw.given.columns:
+    lines = _head(raw, prefix, " {")
+    if raw.rate:
+        lines += [
+            f"    if (count < {raw.settings.frame}u) return 1;",
+            f"    {prefix}_hear(raw, count, answer);",
+        ]
+    elif raw.given.columns:
         lines += [
             f"    const int wrong = samebits_raw_row(&{prefix}_row, raw, answer->input);",
             "    if (wrong) return wrong;",
@@ -413,6 +485,12 @@ def _selftest(raw: Raw, prefix: str) -> list[str]:
     answer, found = f"{prefix}_answer_t", raw.hash()
     lines = [f"int {prefix}_predict_selftest(const {prefix}_t *net, {answer} *answer) {{"]
     words = f"((uint64_t)0x{found >> 32:08x}u << 32) | 0x{found & 0xFFFFFFFF:08x}u"
+    bare = bool(raw.given.columns or raw.rate)
+    if raw.rate:
+        noise = sound.noise(raw.settings)
+        lines.append(
+            "    " + sound.table(f"{prefix}_noise", noise).rstrip().replace("\n", "\n    ")
+        )
     if raw.given.columns:
         reals = [number.hex() for number in raw.samples().reshape(-1).tolist()]
         lines += [
@@ -422,13 +500,19 @@ def _selftest(raw: Raw, prefix: str) -> list[str]:
     lines += [
         f"    const uint64_t expected = {words};",
         "    uint64_t hash = SAMEBITS_HASH;",
-        "    uint32_t sample" + ("" if raw.given.columns and rule == "argmax" else ", i") + ";",
+        "    uint32_t sample" + ("" if bare and rule == "argmax" else ", i") + ";",
         f"    for (sample = 0; sample < {TESTED}; sample++) {{",
     ]
     if raw.given.columns:
         lines += [
             f"        const {prefix}_raw_t *row = rows + sample * {upper}_RAW_SIZE;",
             f"        if ({prefix}_predict(net, row, answer)) return 1;",
+        ]
+    elif raw.rate:
+        whole, frame = len(sound.noise(raw.settings)), raw.settings.frame
+        lines += [
+            f"        const uint32_t count = sample ? {frame}u : {whole}u;",
+            f"        if ({prefix}_predict(net, {prefix}_noise, count, answer)) return 1;",
         ]
     else:
         byte = f"(uint8_t)((sample * {upper}_RAW_SIZE + i) * 37u + 11u)"

@@ -124,6 +124,21 @@ def line_plots(parts: Sequence[Sequence[Curve]], *, x_title: str, y_titles: Sequ
     return _svg(figure)
 
 
+@matplotlib.rc_context(STYLE)
+def scatter_plot(x: Sequence[float], y: Sequence[float], *, x_title: str, y_title: str) -> bytes:
+    """Points, and the line on which both numbers are equal. Same input, same bytes."""
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    ends = [min(*x, *y), max(*x, *y)]
+    axes.plot(ends, ends, color=COLOURS[3], linewidth=1)
+    axes.plot(x, y, "o", color=COLOURS[0], markersize=3, alpha=0.6)
+    axes.set_xlabel(x_title)
+    axes.set_ylabel(y_title)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _svg(figure)
+
+
 def _legend(axes: Axes) -> None:
     """The labels beside their lines; names from files are no formulas."""
     for text in axes.legend(frameon=False).get_texts():

@@ -13,13 +13,16 @@ from samebits import progress
 from samebits.data import Dataset
 from samebits.data.dataset import SCALED
 from samebits.data.digits import NAME as DIGITS
+from samebits.data.frames import frames_given
 from samebits.data.load import given_data
-from samebits.data.options import PLAIN, DataOptions
+from samebits.data.options import PLAIN, DataOptions, Reading, options_given
 from samebits.data.tally import Metrics, Tally
+from samebits.errors import InputError
 from samebits.model import Model, is_quantized
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.device import run_device
 from samebits.train.run.evaluate import final_classifier, measured
+from samebits.train.run.record import CONFIG, RESULT, read_json
 from samebits.train.run.restore import (
     earlier_reading,
     open_checkpoint,
@@ -37,8 +40,9 @@ from samebits.verification.accuracy import (
 )
 from samebits.verification.backends.concordant import Concordant
 from samebits.verification.backends.pytorch import PyTorch
-from samebits.verification.inputs import dequantize
-from samebits.verification.score import Score
+from samebits.verification.inputs import dequantize, is_random
+from samebits.verification.quality import Quality
+from samebits.verification.score import Score, figures_text
 
 
 def evaluate_trained(
@@ -83,6 +87,19 @@ def evaluate_model(
 
     whole: as in `evaluate_trained`. Raises InputError for data that does not fit.
     """
+    found = answered(model, data, options, whole)
+    if not whole:
+        _say_part(data, found.data)
+    return _score(model.source, found.data.source, found.arithmetic, found.metrics)
+
+
+def answered(
+    model: Model,
+    data: str | Path | Dataset,
+    options: DataOptions = PLAIN,
+    whole: bool = False,
+) -> Quality:
+    """The answers of `evaluate_model` sample by sample."""
     graph = model.graph
     if graph is None:
         given = given_data(data, options=options, earlier=model.known, whole=whole)
@@ -114,9 +131,71 @@ def evaluate_model(
         found = Metrics(correct(outputs, given), given.test_labels.numel(), {})
     else:
         found = _measured(model, outputs[0], given, arithmetic == "integer")
-    if not whole:
-        _say_part(data, given)
-    return _score(model.source, given.source, arithmetic, found)
+    ranked = scores = outputs[0][: len(given.test_labels)]
+    if arithmetic == "integer":
+        scores = dequantize(ranked, model.integer.values[model.integer.outputs[0]])
+    return Quality(given, found, ranked, scores.astype(np.float64), arithmetic)
+
+
+def quality_for_page(
+    model: Model, samples: Any, run: str | Path | None, reading: Reading
+) -> tuple[Quality | None, tuple[str, str]]:
+    """The answers to samples with labels, or without such to those of the run; why there are none,
+    and what the run has recorded.
+
+    samples: what a user gives, or a Quality; run: the folder of the network's training, if any
+    """
+    if isinstance(samples, Quality):
+        return samples, ("", "")
+    if model.graph is None or (not is_quantized(model.graph) and not model.graph.integer):
+        return None, ("", "")
+    found: Quality | str = ""
+    recorded = ""
+    if samples is not None and (run is None or not is_random(samples)):
+        found = judged(model, samples, options_given(reading))
+    elif run is not None:
+        found, recorded = judged_by_run(model, Path(run))
+    return (None, (found, recorded)) if isinstance(found, str) else (found, ("", ""))
+
+
+def judged(model: Model, given: Any, options: DataOptions) -> Quality | str:
+    """The answers to the test samples of what a user gives; or why nothing can be said of them."""
+    if is_random(given):
+        return "Samples drawn at random have no labels."
+    if not isinstance(given, str | Path | Dataset) and not frames_given(given):
+        return "Samples in memory have no labels: a file, a folder, a frame or a Dataset has them."
+    try:
+        return answered(model, given, options)
+    except InputError as error:
+        return f"The samples have no labels that count here: {error}"
+
+
+def judged_by_run(model: Model, folder: Path) -> tuple[Quality | str, str]:
+    """The answers of a run's network to the test samples of the run, where its data still lies
+    where it was and is the same; else why not. And what the run has recorded of them."""
+    recorded = _recorded(folder)
+    config = read_json(folder / CONFIG)
+    data = config.get("data")
+    if not isinstance(data, str) or not (data == DIGITS or Path(data).exists()):
+        return "The data of the run is not here: give --inputs DATA.", recorded
+    if config.get("limit") is not None:
+        return "The run took a part of its data: give --inputs DATA.", recorded
+    found = judged(model, data, PLAIN)
+    if isinstance(found, Quality) and found.data.sha256() != config.get("data_sha256"):
+        return "The data of the run has changed since: give --inputs DATA.", recorded
+    return found, recorded
+
+
+def _recorded(folder: Path) -> str:
+    """The figures that a run found on its test samples, as a sentence; the file is not trusted."""
+    result = read_json(folder / RESULT)
+    metrics, accuracy = result.get("metrics"), result.get("accuracy")
+    if isinstance(metrics, dict):
+        known = {k: v for k, v in metrics.items() if isinstance(v, float)}
+        figures = figures_text(known)
+    else:
+        figures = figures_text({"accuracy": accuracy} if isinstance(accuracy, float) else {})
+    return f"The run has recorded {', '.join(figures)} on its test samples." if figures else ""
 
 
 def _measured(model: Model, outputs: Array, data: Dataset, codes: bool) -> Metrics:

@@ -56,6 +56,7 @@ def packaged(name: str, data: bytes, source: str, prefix: str, cpu: str, project
         project=project,
         beside=beside,
         contract=model.meaning,
+        rate=model.rate,
     )
 
 

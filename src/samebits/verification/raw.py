@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 def raw_form(model: Model) -> Raw:
     """The network as its C takes raw samples. Raises InputError where that has no NAME_predict."""
-    found = raw_of(model.integer, model.meaning)
+    found = raw_of(model.integer, model.meaning, model.rate)
     if isinstance(found, Raw):
         return found
     raise InputError(

@@ -128,7 +128,7 @@ def test_make_test_finds_no_difference_and_a_planted_one(cc, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of 512 features differ" in done.stdout
-    source = folder / "samebits/samebits_audio.c"
+    source = folder / "samebits/samebits_audio_frame.h"
     text = source.read_text()
     rounded = "samebits_round64(v, 20)"
     assert text.count(rounded) == 1

@@ -47,7 +47,8 @@ def test_what_this_session_quantized_has_its_losses(net):
     assert "weights rounded" in page
     assert graph_sha256(net.model.integer) in page
     assert titles(page) == [
-        *("The same bits?", "The graph", "Layer by layer", "Memory over time", "Weights"),
+        *("How good?", "The same bits?", "What it costs"),
+        *("The graph", "Layer by layer", "Memory over time", "Weights"),
         *("Tables of functions", "What quantization cost"),
     ]
 
@@ -109,7 +110,9 @@ def test_instructions_of_a_board(file):
 def test_float_networks_have_a_graph_and_weights():
     net = sb.load(module(), example=SAMPLES[:1])
     page = net.report().html
-    assert titles(page) == ["The same bits?", "The graph", "Layer by layer", "Weights"]
+    assert titles(page) == [
+        *("The same bits?", "What it costs", "The graph", "Layer by layer", "Weights")
+    ]
     assert "A float network has no bits to compare" in page
     with pytest.raises(InputError, match="--inputs applies to a quantized network"):
         net.report("random:1")

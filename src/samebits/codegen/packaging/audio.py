@@ -8,19 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from samebits.codegen.call_text import numbers
-from samebits.codegen.names import CTYPES, checked_prefix
+from samebits.codegen import sound
+from samebits.codegen.names import checked_prefix
 from samebits.codegen.packaging.harness import filled, makefile
 from samebits.codegen.packaging.package import GENERATOR, LIBRARY, replace_folder
 from samebits.codegen.run.interface import REPORT
 from samebits.csrc import flat
 from samebits.data.audio import Codes, LogMel, log_mel
-from samebits.ir.graph import Array
 from samebits.spec.philox import philox4x32
-from samebits.tables.audio import log2_table
 
 FILES = (
-    *("audio/samebits_audio.c", "audio/samebits_audio.h"),
+    *("audio/samebits_audio.c", *sound.HEADERS),
     *("samebits_integer.h", "samebits_io.h"),
 )
 TEST_FRAMES = 4
@@ -177,13 +175,14 @@ def write_audio(settings: LogMel, folder: Path, *, prefix: str = "audio") -> Non
 def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
     """The files of a package by name."""
     prefix = checked_prefix(prefix)
-    tables = _tables(settings)
+    tables = sound.tables(settings)
+    arrays = [sound.table(f"{prefix}_{name}", array) for name, array in tables.items()]
     names = {
         "model": prefix,
         "MODEL": prefix.upper(),
         "pad": " " * len(prefix),
         **{name: str(value) for name, value in asdict(settings).items()},
-        "tables": "\n".join(_table(f"{prefix}_{name}", array) for name, array in tables.items()),
+        "tables": "\n".join(arrays),
         "fields": "\n".join(f"    .{name} = {prefix}_{name}," for name in tables),
     }
     report = {
@@ -205,24 +204,6 @@ def texts(settings: LogMel, *, prefix: str = "audio") -> dict[str, str]:
     }
 
 
-def _tables(settings: LogMel) -> dict[str, Array]:
-    """The constants by the names of samebits_audio's fields."""
-    first, weights = zip(*settings.weights, strict=True)
-    return {
-        "window": np.array(settings.window[: settings.frame // 2 + 1], np.uint16),
-        "cosine": np.array(settings.cosine, np.int16),
-        "first": np.array(first, np.uint16),
-        "count": np.array([len(w) for w in weights], np.uint16),
-        "weights": np.array([code for w in weights for code in w], np.uint16),
-        "logarithm": np.array(log2_table(), np.uint16),
-    }
-
-
-def _table(name: str, array: Array) -> str:
-    ctype = CTYPES[array.dtype.name]
-    return f"static const {ctype} {name}[{array.size}] = {{\n{numbers(array)}}};\n"
-
-
 def _vectors(settings: LogMel, prefix: str) -> str:
     """test/<prefix>_vectors.h: samples that grow louder, and their features."""
     samples = _noise(settings.frame + (TEST_FRAMES - 1) * settings.hop)
@@ -231,9 +212,9 @@ def _vectors(settings: LogMel, prefix: str) -> str:
     return (
         f"#ifndef {guard}\n#define {guard}\n\n"
         f"#define {prefix.upper()}_TEST_SAMPLES {samples.size}\n\n"
-        + _table(f"{prefix}_test_samples", samples)
+        + sound.table(f"{prefix}_test_samples", samples)
         + "\n"
-        + _table(f"{prefix}_test_features", features)
+        + sound.table(f"{prefix}_test_features", features)
         + "\n#endif\n"
     )
 

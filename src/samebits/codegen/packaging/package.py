@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen import emit, stream
+from samebits.codegen import emit, sound, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
@@ -180,6 +180,7 @@ def package(
     project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
     contract: Contract = UNKNOWN,
+    rate: int | None = None,
 ) -> Package:
     """The C of an integer graph as a package; `replace_folder` seals it.
 
@@ -187,7 +188,8 @@ def package(
     outputs they must give are computed by the interpreter. None: a few pseudo-random samples.
     cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
-    folder, by name. contract: what inputs and outputs mean, for the header and README.md
+    folder, by name. contract: what inputs and outputs mean, for the header and README.md; rate:
+    of the recordings that it takes
 
     Raises InputError for a bad prefix or project, and vectors that do not fit; UnsupportedError for
     a target or an operator that has no C.
@@ -204,6 +206,7 @@ def package(
         model=(model, sha256),
         project=project,
         contract=contract,
+        rate=rate,
     )
     sources = _bytes(files)
     others = {name: beside[name] for name in beside if project == "make" or not own(name)}
@@ -239,9 +242,10 @@ def texts(
     model: tuple[str, str] = ("", ""),
     project: str = "make",
     contract: Contract = UNKNOWN,
+    rate: int | None = None,
 ) -> tuple[dict[str, str], PackageReport]:
     """The files of a package by name, and its report. model: the file beside them, its SHA-256.
-    project: whose layout they will have, for the report; contract: as `package` takes it."""
+    project: whose layout they will have, for the report; contract, rate: as for `package`."""
     prefix = checked_prefix(prefix)
     processor = find_cpu(cpu)
     calls = calls_for(graph, processor)
@@ -251,7 +255,7 @@ def texts(
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
     about = About(version(GENERATOR), kernel_symbol(processor), *model, contract)
-    raw = raw_of(graph, contract)
+    raw = raw_of(graph, contract, rate)
     files = {
         f"{prefix}.h": header(
             calls,
@@ -278,7 +282,10 @@ def texts(
     }
     if isinstance(raw, Raw):
         files[f"{prefix}_predict.c"] = raw_source(raw, prefix)
-        files |= {f"{LIBRARY}/{name}": text for name, text in flat([RAW_HEADER]).items()}
+        files |= {
+            f"{LIBRARY}/{name}": text
+            for name, text in flat(sound.HEADERS if raw.rate else [RAW_HEADER]).items()
+        }
     producers = graph.producers()
     report = PackageReport(
         GENERATOR,

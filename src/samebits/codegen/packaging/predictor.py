@@ -32,7 +32,7 @@ typedef @raw@ samebits_predictor_input0_t;
 typedef int32_t samebits_predictor_output0_t;
 typedef @model@_output0_t samebits_predictor_output1_t;
 typedef @model@_input0_t samebits_predictor_output2_t;
-#define SAMEBITS_PREDICTOR_INPUT0_SIZE @MODEL@_RAW_SIZE
+#define SAMEBITS_PREDICTOR_INPUT0_SIZE @size@
 #define SAMEBITS_PREDICTOR_OUTPUT0_SIZE @answers@
 #define SAMEBITS_PREDICTOR_OUTPUT1_SIZE @MODEL@_OUTPUT0_SIZE
 #define SAMEBITS_PREDICTOR_OUTPUT2_SIZE @MODEL@_INPUT0_SIZE
@@ -54,8 +54,7 @@ SOURCE = """\
 
 @MODEL@_INSTANCE(model);
 static @model@_answer_t answer;
-static @model@_raw_t sample[@MODEL@_RAW_SIZE];
-
+@sample@
 void samebits_predictor_run(const samebits_predictor_t *net,
                             const samebits_predictor_input0_t *raw,
                             samebits_predictor_output0_t *found,
@@ -63,6 +62,11 @@ void samebits_predictor_run(const samebits_predictor_t *net,
                             samebits_predictor_output2_t *given) {
     int32_t i;
     (void)net;
+@call@@found@    for (i = 0; i < @MODEL@_OUTPUT0_SIZE; i++) codes[i] = answer.output[i];
+    for (i = 0; i < @MODEL@_INPUT0_SIZE; i++) given[i] = answer.input[i];
+}
+"""
+BITS = """\
     for (i = 0; i < @MODEL@_RAW_SIZE; i++) {
         union {
             samebits_predictor_input0_t bits;
@@ -72,9 +76,12 @@ void samebits_predictor_run(const samebits_predictor_t *net,
         sample[i] = each.value;
     }
     found[0] = (int32_t)@model@_predict(&model, sample, &answer);
-@found@    for (i = 0; i < @MODEL@_OUTPUT0_SIZE; i++) codes[i] = answer.output[i];
-    for (i = 0; i < @MODEL@_INPUT0_SIZE; i++) given[i] = answer.input[i];
-}
+"""
+HEARD = """\
+    {
+        const uint32_t low = (uint16_t)raw[0], high = (uint16_t)raw[1];
+        found[0] = (int32_t)@model@_predict(&model, raw + 2, low | high << 16, &answer);
+    }
 """
 FOUND = {
     "argmax": "    found[1] = answer.index;\n    found[2] = answer.score;\n",
@@ -87,7 +94,7 @@ def ports_of(raw: Raw) -> Graph:
     """The inputs and outputs of the program, as a graph without nodes: the bits of raw samples; 0
     and the answers, codes of the output, codes of the input."""
     values = (
-        Value("raw", "int64" if raw.given.columns else "uint8", (1, raw.size)),
+        Value("raw", raw.dtype, (1, raw.size)),
         Value("answer", "int32", (1, 1 + raw.answers)),
         Value("output", raw.output.dtype, raw.output.shape),
         Value("input", raw.input.dtype, raw.input.shape),
@@ -103,6 +110,9 @@ def predictor(
     program takes and gives."""
     ports = ports_of(raw)
     parts = {
+        "call": HEARD if raw.rate else BITS,
+        "sample": "" if raw.rate else "static @model@_raw_t sample[@MODEL@_RAW_SIZE];\n",
+        "size": str(raw.size),
         "found": FOUND[raw.made.rule],
         "raw": CTYPES[ports.values["raw"].dtype],
         "answers": str(1 + raw.answers),

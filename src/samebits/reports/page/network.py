@@ -1,31 +1,35 @@
-"""The page of a network: verdict, graph, layers, memory, weights, tables."""
+"""The page of a network: quality, bits, cost, graph, layers, memory, weights, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from samebits.codegen.run.profile import LayerCost
-from samebits.errors import SamebitsError
+from samebits.codegen.run.requirements import Requirements
+from samebits.errors import InputError, SamebitsError
 from samebits.ir import Graph
-from samebits.ir.figures import constant_bytes, graph_sha256, multiply_adds
+from samebits.ir.figures import constant_bytes, graph_sha256
 from samebits.model import Model
 from samebits.quantization.causes import TensorLoss, causes
-from samebits.reports.html import Figures, Paragraph, Section
+from samebits.reports.html import Paragraph, Section
 from samebits.reports.meaning import contract_section
 from samebits.reports.page.arena import arena_section
+from samebits.reports.page.cost import clock_hz, cost_section
 from samebits.reports.page.graph import graph_section
 from samebits.reports.page.layers import footprint_of, format_text, inputs_of, layers_of
+from samebits.reports.page.quality import quality_section
 from samebits.reports.page.rows import layers_section
 from samebits.reports.page.run import run_sections
 from samebits.reports.page.tables import tables_section
 from samebits.reports.page.verdict import BackendsCompared, verdict_section
 from samebits.reports.page.weights import weights_section
 from samebits.reports.report import printable
+from samebits.verification.quality import Quality
 
 Array = np.ndarray[Any, Any]
 COST = "What quantization cost"
@@ -38,7 +42,11 @@ class NetworkFacts:
     compared: a verification
     samples:  for the inputs of the real graph, to measure losses on
     origin:   the float network that it was quantized from
-    costs:    instructions of its layers by board; uncounted: why there are none of a board
+    quality:  its answers to samples with labels; unmeasured: why there are none, and what its run
+              has recorded
+    profile:  a board, and the instructions of its layers and of one run there; uncounted: why there
+              are none
+    needs:    bytes measured on boards; clock: by which a time is estimated, such as 64MHz
     cost:     sections on what quantization cost; made: on what was made of it
     run:      the folder of the training run; saved: where the network lies, for commands
     cpu:      the processor that its C is for, by default the model's own
@@ -47,7 +55,11 @@ class NetworkFacts:
     compared: BackendsCompared | None = None
     samples: Sequence[Sequence[Array]] = ()
     origin: Graph | None = None
-    costs: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
+    quality: Quality | None = None
+    unmeasured: tuple[str, str] = ("", "")
+    profile: tuple[str, Sequence[LayerCost], int] | None = None
+    needs: Sequence[Requirements] = ()
+    clock: str = ""
     uncounted: str = ""
     cost: Sequence[Section] = ()
     made: Sequence[Section] = ()
@@ -56,8 +68,51 @@ class NetworkFacts:
     cpu: str = ""
 
 
+class Named(Protocol):
+    """A network with its name and its kind in words."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+def check_options(
+    net: Named,
+    sampled: bool,
+    against: Named | None,
+    board: str | None,
+    clock: str | None,
+) -> None:
+    """Raise InputError for an option that does not apply to the page of a network.
+
+    sampled: samples were given; against: the network to measure losses against
+    """
+    kind = net.kind
+    if clock is not None:
+        clock_hz(clock)
+        if board is None:
+            raise InputError(f"--clock {clock}: expected --board, whose instructions it times")
+    if against is not None and against.kind != "float network":
+        raise InputError(
+            f"--against: expected a float network, found {against.source}: {against.kind}"
+        )
+    if against is not None and not sampled:
+        raise InputError("--against needs samples, found none; give --inputs SAMPLES")
+    options = {"--inputs": sampled, "--against": against, "--board": board}
+    for option, value in options.items():
+        applies = kind not in ("float network", "firmware")
+        applies = applies or (option == "--inputs" and kind == "firmware")
+        if value and not applies:
+            raise InputError(
+                f"{net.source}: {option} applies to a quantized network, found a {kind}; leave "
+                "it out, or quantize it first"
+            )
+
+
 def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Section]:
-    """All sections of the page, the verdict first."""
+    """All sections of the page: how good it is, the bits, the cost, then the rest."""
     real = model.real
     integer, problem = _integer(model, kind)
     graph = real if integer is None else integer
@@ -68,30 +123,26 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     constants = constant_bytes(graph) if held is None else held.constants
     losses = _losses(real, graph, facts) if facts.samples else {}
     notes = _notes(kind, facts, losses, problem)
-    figures = Figures(
-        [
-            ("layers", f"{len(layers):,}", ""),
-            ("constants", f"{constants:,}", "bytes" if held is None else "bytes in C"),
-            ("multiply-adds", f"{multiply_adds(graph):,}", "in a step" if graph.states else ""),
-            (
-                "largest output",
-                f"{max((x.activation_bytes for x in layers), default=0):,}",
-                "bytes",
-            ),
-        ]
-    )
     place = facts.saved or model.source
     cost = [block for part in facts.cost for block in part.blocks]
     meaning = None if model.lite is None else model.lite.meaning
     stated = [] if meaning is None else [Paragraph(f"Read in the meaning {meaning}.")]
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
+    named = any(output.names for output in model.meaning.outputs)
+    costs = {} if facts.profile is None else {facts.profile[0]: facts.profile[1]}
+    totals = {} if facts.profile is None else {facts.profile[0]: facts.profile[2]}
+    processor = None if held is None else cpu
     found: list[Section | None] = [
-        Section(verdict.title, [verdict.blocks[0], figures, *stated, *verdict.blocks[1:]]),
+        None
+        if kind == "float network"
+        else quality_section(facts.quality, named, *facts.unmeasured),
+        Section(verdict.title, [verdict.blocks[0], *stated, *verdict.blocks[1:]]),
+        cost_section(graph, layers, constants, processor, facts.needs, totals, facts.clock),
         contract_section(model.meaning),
         *facts.made,
         *run_sections(facts.run),
         graph_section(graph, layers),
-        layers_section(inputs_of(graph, formats), layers, losses, facts.costs, notes, constants),
+        layers_section(inputs_of(graph, formats), layers, losses, costs, notes, constants),
         None if held is None else arena_section(graph, cpu),
         weights_section(graph, layers),
         None if integer is None else tables_section(integer, real, held is not None),
@@ -171,6 +222,6 @@ def _notes(
         )
     if facts.uncounted:
         notes.append(facts.uncounted)
-    if facts.costs:
+    if facts.profile is not None:
         notes.append("Instructions are counted by the board's emulator; they are not cycles.")
     return notes

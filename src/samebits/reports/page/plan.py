@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from samebits.recompute.plan.plan import Plan
-from samebits.reports.html import Figure, Figures, PageBlock, Paragraph, Section, Status, Table
+from samebits.reports.html import (
+    Figure,
+    Figures,
+    Fold,
+    PageBlock,
+    Paragraph,
+    Section,
+    Status,
+    Table,
+)
 from samebits.reports.plots import Bars, bar_plots
 from samebits.reports.recompute import MILLISECOND, plan_rows, plan_summary
 from samebits.reports.report import printable
@@ -45,7 +54,12 @@ def plan_sections(plan: Plan, picture: bytes | None) -> list[Section]:
         Section("The plan", blocks),
         Section("Memory with and without the plan", memory),
     ]
-    found.append(Section("Sub-layers", [_largest(plan), Table(columns, rows)]))
+    found.append(
+        Section(
+            "Sub-layers",
+            [_largest(plan), Fold(f"Every sub-layer: {len(rows):,}", [Table(columns, rows)])],
+        )
+    )
     return found
 
 

@@ -74,7 +74,7 @@ class GeneratedC(Backend):
         from samebits.codegen.packaging.package import replace_folder
         from samebits.codegen.packaging.predictor import predictor
 
-        files, interface = predictor(raw, *self._sources(model, model.meaning))
+        files, interface = predictor(raw, *self._sources(model, model.meaning, model.rate))
         with tempfile.TemporaryDirectory(dir=self.work) as folder:
             sources = Path(folder) / "package"
             replace_folder(sources, files)
@@ -82,16 +82,17 @@ class GeneratedC(Backend):
             return execute(program, [samples])
 
     def _sources(
-        self, model: Model, contract: Contract = UNKNOWN
+        self, model: Model, contract: Contract = UNKNOWN, rate: int | None = None
     ) -> tuple[str, Mapping[str, bytes]]:
-        """The prefix and the files of the model's C; with a contract NAME_predict too."""
+        """The prefix and the files of the model's C; with a contract, and the rate of recordings,
+        NAME_predict too."""
         from samebits.codegen.packaging.package import package
 
         if model.sources is None:
             model = checked(model)[0]
         made = model.sources
         if made is None:
-            files = package(model.integer, cpu=self.cpu, contract=contract).sources
+            files = package(model.integer, cpu=self.cpu, contract=contract, rate=rate).sources
             made = "model", files
         return made
 
