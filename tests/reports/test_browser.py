@@ -81,7 +81,13 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     torch.manual_seed(0)
     lstm = sb.quantize(nn.LSTM(6, 8, batch_first=True), torch.randn(16, 10, 6))
-    plan = sb.plan("resnet8", batch=4, input_shape=(1, 8, 8), numerics="float32")
+    plan = sb.plan(
+        "resnet8",
+        None,
+        sb.Training(batch=4),
+        sb.Numerics(numerics="float32"),
+        input_shape=(1, 8, 8),
+    )
     reports = {
         "resnet8": sb.report(sb.Network(edge_net("resnet8")[1]), "random:4"),
         "lstm": lstm.report("random:4"),

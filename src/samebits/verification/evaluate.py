@@ -14,9 +14,9 @@ from samebits.data import Dataset
 from samebits.data.dataset import SCALED
 from samebits.data.digits import NAME as DIGITS
 from samebits.data.load import given_data
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.tally import Metrics, Tally
 from samebits.model import Model, is_quantized
+from samebits.recipes.reading import PLAIN, Reading
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.device import run_device
 from samebits.train.run.evaluate import final_classifier, measured
@@ -46,7 +46,7 @@ def evaluate_trained(
     data: str | Path | Dataset,
     arch: str | nn.Module | None,
     on: str,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Score:
     """A training folder or checkpoint, in the arithmetic that its run ended in.
@@ -76,7 +76,7 @@ def evaluate_trained(
 def evaluate_model(
     model: Model,
     data: str | Path | Dataset,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Score:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation.

@@ -167,7 +167,7 @@ def _notes(
             notes.append("Rounding of weights is not among the causes: it needs the float network.")
     elif kind == "quantized network":
         notes.append(
-            "No samples were given, so nothing is said of errors and ranges: give --inputs SAMPLES."
+            "No samples were given, so nothing is said of errors and ranges: give --data SAMPLES."
         )
     if facts.uncounted:
         notes.append(facts.uncounted)
