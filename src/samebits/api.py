@@ -174,23 +174,19 @@ def read_each(reading: Reading, *sources: Any) -> list[Any]:
     from samebits.data import options_of
 
     asked = reading.chosen()
+    data = [source for source in sources if source is not None]
     if not asked:
         return list(sources)
-    data = [source for source in sources if source is not None]
+    if len(sources) == 1 or len(data) == 1:  # what takes it says what is wrong, also of none
+        only = len(sources) == 1
+        return [DataSource(s, reading) if only or s is not None else None for s in sources]
     takes = {id(source): options_of(source) for source in data}
-    for option in asked if len(data) > 1 else ():
+    for option in asked:
         if not any(option in each for each in takes.values()):
             raise InputError(
                 f"{data[0]}: --{option} does not apply to it, nor to {data[1]}; leave it out"
             )
-    if len(sources) == 1:  # what takes it says what is wrong, also of none
-        return [DataSource(sources[0], reading)]
-    return [
-        None
-        if source is None
-        else DataSource(source, reading.among(takes[id(source)]) if len(data) > 1 else reading)
-        for source in sources
-    ]
+    return [DataSource(source, reading.among(takes[id(source)])) for source in sources]
 
 
 def source_of(name: str, arch: str | None, part: Mapping[str, Any]) -> Any:
