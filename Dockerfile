@@ -2,7 +2,7 @@
 #
 #     docker build -t samebits .
 #     docker run --rm samebits                       # samebits doctor
-#     docker run --rm -v "$PWD:/data" samebits ship /data/net.py:make --calibration /data/images \
+#     docker run --rm -v "$PWD:/data" samebits ship /data/net.py:make --data /data/images \
 #         --package zephyr --out /data/firmware
 FROM python:3.11-slim-bookworm
 

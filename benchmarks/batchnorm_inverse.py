@@ -68,7 +68,7 @@ def _normalized(k: Kernels, z: Tensor, one: State) -> None:
 
 def measure(arch: str, data: str) -> dict[str, Any]:
     """One network: channels, and seconds of all its batch-norms computed again or looked up."""
-    config = TrainConfig(data, arch, epochs=1, batch=64, lr=0.05)
+    config = TrainConfig(data=data, arch=arch, epochs=1, batch=64, lr=0.05)
     images = load(data)
     with tempfile.TemporaryDirectory() as folder:
         train(config, images, Path(folder))

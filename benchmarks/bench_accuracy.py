@@ -39,6 +39,7 @@ from samebits.ir.signal import ratio
 from samebits.network import Network
 from samebits.pytorch import TorchExecutor
 from samebits.quantization import QuantizationReport
+from samebits.recipes import by_options
 from samebits.train.architectures import build as build_architecture
 from samebits.verification.accuracy import correct, images
 from samebits.verification.backends.onnxruntime import pairs_saturate
@@ -74,15 +75,16 @@ class Work:
                 str(self.data),
                 "mobilenetv2",
                 folder,
-                numerics="float32",
-                batch=128,
-                weight_decay=5e-4,
-                augment=options.augment,
-                limit=options.limit,
-                epochs=options.epochs,
-                checkpoint_every=100,
-                resume=(folder / "config.json").exists(),
-                threads=options.threads,
+                sb.Numerics(numerics="float32"),
+                sb.Training(
+                    batch=128, augment=options.augment, limit=options.limit, epochs=options.epochs
+                ),
+                sb.Optimizer(weight_decay=5e-4),
+                sb.Execution(
+                    checkpoint_every=100,
+                    resume=(folder / "config.json").exists(),
+                    threads=options.threads,
+                ),
             )
         return folder
 
@@ -119,12 +121,12 @@ def quantized(work: Work, **options: Any) -> Record:
     float_net = sb.load(folder)
     tuning = options.pop("tuning", None)
     start = time.perf_counter()
-    net = sb.quantize(folder, work.calibration(data), **options)
+    net = sb.quantize(folder, work.calibration(data), *by_options(sb.quantize, options))
     found: Record = {"options": options, "seconds": time.perf_counter() - start}
     if tuning is not None:
         found["accuracy_before"] = accuracy(net, data, work.options.test)
         start = time.perf_counter()
-        net = net.finetune(data, **tuning)
+        net = net.finetune(data, sb.FineTuning(**tuning))
         found |= {"tuning": tuning, "tuning_seconds": time.perf_counter() - start}
     assert isinstance(net.quantization, QuantizationReport)
     report = net.quantization.to_dict()
@@ -208,14 +210,14 @@ def transformer(kind: str, options: argparse.Namespace) -> Record:
     with torch.no_grad():
         targets = [module(x[None]).numpy() for x in held]
     found: Record = {}
-    ways: dict[str, Record] = {
-        "samebits": {},
-        "samebits minmax": {"calibrate": "minmax"},
-        "samebits high": {"effort": "high"},
+    ways = {
+        "samebits": sb.Calibration(),
+        "samebits minmax": sb.Calibration(calibrate="minmax"),
+        "samebits high": sb.Calibration(effort="high"),
     }
-    for way, settings in ways.items():
+    for way, how_found in ways.items():
         start = time.perf_counter()
-        net = sb.quantize(module, calibration, **settings)
+        net = sb.quantize(module, calibration, how_found)
         (made,) = net.run(held.numpy()).values()
         found[way] = ratio(targets, [x[None] for x in made])
         found[f"{way}, seconds"] = time.perf_counter() - start

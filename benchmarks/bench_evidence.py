@@ -30,10 +30,11 @@ import torch
 
 import machine
 from evidence_tasks import Optimization, Task, embedding_task, finetune_task, trained
-from samebits.comparison import Numerics, compare, entries_of
+from samebits.comparison import NumericsEntry, compare, entries_of
 from samebits.errors import InputError
+from samebits.recipes import by_options
+from samebits.recipes.training import OPTIMIZERS
 from samebits.reports.comparison import ComparedRun, Comparison, PairedDifference
-from samebits.train.run.config import OPTIMIZERS
 
 LEAST_BOUND, LEAST_MEAN = -0.5, -1.0  # points of accuracy
 Record = dict[str, Any]
@@ -61,13 +62,19 @@ class Trained:
         return None
 
     def run(
-        self, data: Path, out: Path, entries: tuple[Numerics, ...], seeds: list[int], threads: int
+        self,
+        data: Path,
+        out: Path,
+        entries: tuple[NumericsEntry, ...],
+        seeds: list[int],
+        threads: int,
     ) -> Comparison:
         """Train what is not finished yet."""
         names = [entry.name for entry in entries]
         source = self.data if self.data == "digits" else str(data / self.data)
         options = self.options | {"threads": threads}
-        return compare(source, self.arch, out, numerics=names, seeds=seeds, **options)
+        recipes = by_options(compare, options)
+        return compare(source, self.arch, out, *recipes, numerics=names, seeds=seeds)
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,12 @@ class Looped:
         return None
 
     def run(
-        self, data: Path, out: Path, entries: tuple[Numerics, ...], seeds: list[int], threads: int
+        self,
+        data: Path,
+        out: Path,
+        entries: tuple[NumericsEntry, ...],
+        seeds: list[int],
+        threads: int,
     ) -> Comparison:
         """Train what is not finished yet."""
         torch.set_num_threads(threads)

@@ -205,7 +205,7 @@ def on_boards(graph: Graph, folder: Path) -> dict[str, int]:
 
 def trained_on_boards(folder: Path) -> dict[str, int]:
     """As on_boards, of a network that was trained in BFP, whose rescalings are shifts."""
-    sb.fit("digits", "lstm", folder / "run", epochs=1, threads=1)
+    sb.fit("digits", "lstm", folder / "run", sb.Training(epochs=1), sb.Execution(threads=1))
     return on_boards(sb.load(folder / "run").model.integer, folder)
 
 

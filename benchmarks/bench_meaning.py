@@ -29,7 +29,6 @@ from torch import nn
 
 import machine
 import samebits as sb
-from samebits.results import TrainingRun
 from samebits.verification.registry import backend_named
 
 HERE, BOARDS = ("torch", "c"), ("cortex-m0-large", "cortex-m3", "cortex-m55")
@@ -137,9 +136,10 @@ def compared(net: sb.Network, data: Any, few: Any) -> dict[str, Any]:
     return {"answers": len(net.predict(data)), "backends": backends}
 
 
-def trained(data: Path, arch: Any, folder: Path, **options: Any) -> TrainingRun:
+def trained(data: Any, arch: Any, folder: Path, *recipes: Any, batch: int | None = None) -> Any:
     """A short run."""
-    run = sb.fit(data, arch, folder, epochs=3, threads=1, **options)
+    training = sb.Training(epochs=3) if batch is None else sb.Training(epochs=3, batch=batch)
+    run = sb.fit(data, arch, folder, training, sb.Execution(threads=1), *recipes)
     assert run is not None  # there is one process
     return run
 
@@ -150,15 +150,15 @@ def of_table(name: str, frame: Frame, target: str, folder: Path) -> dict[str, An
     options: dict[str, Any] = {"target": target}
     if name == "labels":
         options["task"] = "multilabel"
-    run = trained(folder / "t.csv", "mlp", folder / "run", batch=32, **options)
+    run = trained(sb.read(folder / "t.csv", **options), "mlp", folder / "run", batch=32)
     forms = {"csv": frame, "rows": frame.sample(frac=1, random_state=1)}
     forms["columns"] = frame[list(reversed(frame.columns))]
     figures = {}
     for form, changed in forms.items():
         changed.to_csv(folder / f"{form}.csv", index=False)
-        figures[form] = sb.evaluate(run.folder, folder / f"{form}.csv", target=target)
+        figures[form] = sb.evaluate(run.folder, sb.read(folder / f"{form}.csv", target=target))
     frame.to_parquet(folder / "t.parquet")
-    figures["parquet"] = sb.evaluate(run.folder, folder / "t.parquet", target=target)
+    figures["parquet"] = sb.evaluate(run.folder, sb.read(folder / "t.parquet", target=target))
     evaluated = {
         form: [found.correct, found.total, dict(found.metrics or {})]
         for form, found in figures.items()

@@ -214,7 +214,7 @@ def measure(name: str, net: Net, data: Path, models: Path) -> dict[str, Any]:
     row["parameters"] = sum(to_array(t).size for t in onnx.load(path).graph.initializer)
 
     began = time.process_time()
-    made = sb.quantize(path, seen, state=dict(net.states) or None)
+    made = sb.quantize(path, seen, sb.Recurrence(state=dict(net.states) or None))
     row["seconds"] = round(time.process_time() - began, 1)
     found = ours(made, new, sequences)
     row["ours"] = kept(target, found, net.decision)

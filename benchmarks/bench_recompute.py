@@ -156,7 +156,7 @@ def paired_of(tape: GraphTape, network: PassNetwork, device: Device) -> tuple[Ex
 
 def bfp_variants(samples: int, budgets: list[float], device: Device) -> Iterator[Variant]:
     """BFP, in shards of 32: everything stored (on one thread, on two, paired), and plans."""
-    config = TrainConfig("random", "six blocks", batch=samples)
+    config = TrainConfig(data="random", arch="six blocks", batch=samples)
     shards = config.shard_count()
     batch, part = batch_of(samples), samples // shards
     engine = make_engine(config, network_of())

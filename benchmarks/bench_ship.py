@@ -34,8 +34,8 @@ NETS = {
     ),
 }
 COMMANDS = {
-    "ship": "ship net.py:make --calibration images/ --package zephyr --out firmware",
-    "verify": "verify firmware --inputs random:8 --backends cortex-m3",
+    "ship": "ship net.py:make --data images/ --package zephyr --out firmware",
+    "verify": "verify firmware --data random:8 --backends cortex-m3",
 }
 
 

@@ -31,6 +31,7 @@ from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.rewrite import simplify
 from samebits.pytorch import TorchExecutor, import_module
 from samebits.quantization import RecurrentReport, RecurrentSettings, quantize_recurrent
+from samebits.recipes import by_options
 from samebits.train.run.restore import open_checkpoint, restore_engine
 from samebits.verification.accuracy import images
 from samebits.verification.inputs import quantize_samples
@@ -112,7 +113,12 @@ def main() -> None:
             work = Path(name)
             for numerics in ("float32", "bfp"):
                 folder = work / f"{numerics}-{seed}"
-                run = fit(data, "lstm", folder, numerics=numerics, seed=seed, **options)
+                run = fit(
+                    data,
+                    "lstm",
+                    folder,
+                    *by_options(fit, {**options, "numerics": numerics, "seed": seed}),
+                )
                 assert run is not None  # of one process
                 result = run.result.to_dict()
                 row = {key: result[key] for key in ("correct", "arithmetic", "sha256")}

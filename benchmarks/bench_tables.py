@@ -18,6 +18,7 @@ from sklearn import datasets
 
 import samebits as sb
 from machine import write_record
+from samebits.recipes import by_options
 
 TABLES = ("iris", "wine", "breast_cancer", "diabetes")
 OPTIONS: dict[str, Any] = {"batch": 32, "epochs": 10, "lr": 0.02, "threads": 1}
@@ -52,7 +53,12 @@ def main() -> None:
             for numerics in ("bfp", "float32"):
                 for seed in range(arguments.seeds):
                     out = Path(made) / name / numerics / str(seed)
-                    run = sb.fit(path, "mlp", out, numerics=numerics, seed=seed, **options)
+                    run = sb.fit(
+                        path,
+                        "mlp",
+                        out,
+                        *by_options(sb.fit, {**options, "numerics": numerics, "seed": seed}),
+                    )
                     assert run is not None
                     figure = run.metrics["r2"] if run.metrics else run.accuracy
                     figures.setdefault(numerics, []).append(figure)

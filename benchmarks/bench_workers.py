@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def child(arch: str, batch: int, shards: int, steps: int, variant: str) -> None:
     """One worker: times its steps; the first prints a JSON object."""
     torch.set_num_threads(1)
-    config = TrainConfig("random", arch, batch=batch, shards=shards, **VARIANTS[variant])
+    config = TrainConfig(data="random", arch=arch, batch=batch, shards=shards, **VARIANTS[variant])
     with join() as workers:
         model = build(arch, SHAPE, CLASSES)
         initialise(model, 0)

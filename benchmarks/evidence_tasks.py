@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import samebits.train as bfp
-from samebits.comparison import Numerics
+from samebits.comparison import NumericsEntry
 from samebits.data.digits import load_digits
 from samebits.errors import RangeError
 from samebits.files import write_atomically
@@ -69,7 +69,9 @@ class Optimization:
         return kind(parameters, seed=seed, **rest, **options)
 
 
-def trained(task: Task, how: Optimization, entry: Numerics, seed: int, file: Path) -> ComparedRun:
+def trained(
+    task: Task, how: Optimization, entry: NumericsEntry, seed: int, file: Path
+) -> ComparedRun:
     """One run; its figures are kept in `file`, and read from it when they are there."""
     if file.exists():
         return ComparedRun(**json.loads(file.read_text()))
@@ -82,7 +84,7 @@ def trained(task: Task, how: Optimization, entry: Numerics, seed: int, file: Pat
     return run
 
 
-def _train(task: Task, how: Optimization, entry: Numerics, seed: int) -> ComparedRun:
+def _train(task: Task, how: Optimization, entry: NumericsEntry, seed: int) -> ComparedRun:
     """Train in a numerics; the loss is the mean over the last epoch."""
     model, optimizer, criterion = _prepared(task.model(seed), how, entry, seed)
     inputs, labels = task.train
@@ -110,7 +112,7 @@ def _train(task: Task, how: Optimization, entry: Numerics, seed: int) -> Compare
 
 
 def _prepared(
-    model: nn.Module, how: Optimization, entry: Numerics, seed: int
+    model: nn.Module, how: Optimization, entry: NumericsEntry, seed: int
 ) -> tuple[nn.Module, Any, nn.Module]:
     """The network in a numerics, its optimizer and its loss."""
     if entry.base != "bfp":
@@ -123,14 +125,14 @@ def _prepared(
     return model, how.build(model, "bfp", seed, **of_optimizer), bfp.CrossEntropyLoss()
 
 
-def _input(x: Tensor, entry: Numerics) -> Tensor:
+def _input(x: Tensor, entry: NumericsEntry) -> Tensor:
     """Tokens as they are; real values as codes for bfp."""
     if entry.base == "bfp" and x.is_floating_point():
         return bfp.BFPTensor.from_real(x, name="input")
     return x
 
 
-def _accuracy(model: nn.Module, samples: Samples, entry: Numerics) -> float:
+def _accuracy(model: nn.Module, samples: Samples, entry: NumericsEntry) -> float:
     model.eval()
     correct = 0
     with torch.no_grad():
@@ -201,7 +203,7 @@ def _upright(seed: int) -> dict[str, Tensor]:
     net = cnn(data.input_shape, data.classes)
     initialise(net, seed)
     task = Task(samples[0], samples[1], lambda seed: net, epochs=5)
-    _train(task, Optimization("sgd", 0.05), Numerics("float32"), seed)
+    _train(task, Optimization("sgd", 0.05), NumericsEntry("float32"), seed)
     return net.state_dict()
 
 

@@ -63,7 +63,7 @@ def main() -> None:
         optimizer.step()
 
     # Healthy machines alone are known: a score beyond all of theirs saturates, above the threshold.
-    net = sb.quantize(model.eval(), calibration=train, output_bits=16)
+    net = sb.quantize(model.eval(), train, sb.Formats(output_bits=16))
     tests = torch.cat((healthy, broken))
     (codes,) = net.run(tests, "torch", codes=True).values()
     with torch.no_grad():

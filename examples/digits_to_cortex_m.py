@@ -27,12 +27,12 @@ OUT = Path("build/examples/digits_to_cortex_m")
 def main() -> None:
     """From handwritten digits to a microcontroller without a floating-point unit."""
     shutil.rmtree(OUT, ignore_errors=True)  # what an earlier run left
-    run = sb.fit("digits", "cnn", OUT / "run", epochs=2)
+    run = sb.fit("digits", "cnn", OUT / "run", sb.Training(epochs=2))
     right, total = run.result.correct, run.result.test_count
     print(f"{right} of {total} test digits right; parameters {run.sha256[:16]}")
 
     net = sb.load(run.folder)  # integers already: nothing is left to quantize
-    memory = net.compile(OUT / "c", cpu="cortex-m3").memory
+    memory = net.compile(OUT / "c", sb.Packaging(cpu="cortex-m3")).memory
     print(f"C: {memory.constants:,} bytes of constants, {memory.arena:,} bytes of RAM")
 
     digits = load("digits")

@@ -38,15 +38,24 @@ def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)  # what an earlier run left
     old = load("digits")
     new = new_sensor(old)
-    first = sb.fit(old, "cnn", OUT / "float", numerics="float32", epochs=3)
+    first = sb.fit(
+        old, "cnn", OUT / "float", sb.Numerics(numerics="float32"), sb.Training(epochs=3)
+    )
     print(f"float32, on the sensor that it was trained for: {100 * first.accuracy:.2f} %")
     net = sb.quantize(first.folder, old.values(old.train_images))
     before, after = (100 * sb.evaluate(net, data).accuracy for data in (old, new))
     print(f"deployed in integers: {before:.2f} %, and on the new sensor: {after:.2f} %")
 
-    options = {"init": first.folder, "lr": 0.05, "epochs": 2}
+    how = sb.Training(epochs=2), sb.Optimizer(lr=0.05)
     for threads in (1, 2):
-        run = sb.fit(new, "cnn", OUT / f"bfp-{threads}", threads=threads, **options)
+        run = sb.fit(
+            new,
+            "cnn",
+            OUT / f"bfp-{threads}",
+            *how,
+            sb.Execution(threads=threads),
+            init=first.folder,
+        )
         print(
             f"fine-tuned in integers, 2 epochs on {threads} thread{'s' * (threads > 1)}: ", end=""
         )

@@ -70,7 +70,7 @@ def main() -> None:
     """Plan for some budgets, run a step under each."""
     torch.manual_seed(0)
     module, images = network().train(), torch.rand(16, 3, 32, 32)
-    made = sb.plan(module, images, budget="100%", loss=loss)
+    made = sb.plan(module, images, sb.Recomputation(memory_budget="100%"), loss=loss)
     whole, least = made.plan.store_all, made.plan.smallest
     print("budget   pass holds  computed again  step measured  gradients")
     hashes = set()
@@ -83,7 +83,7 @@ def main() -> None:
     }.items():
         step, peak, again = lambda x: loss(module(x)), whole, 0
         if budget is not None:
-            made = sb.plan(module, images, budget=budget, loss=loss)
+            made = sb.plan(module, images, sb.Recomputation(memory_budget=budget), loss=loss)
             step, peak, again = made.step, made.plan.peak, made.plan.recompute_ps
         taken, sha256 = measured(module, step, images)
         hashes.add(sha256)

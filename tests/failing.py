@@ -236,7 +236,7 @@ CASES = {
     "train": Case(data, f"{TRAIN} --trace trace", run="run"),
     "resume": Case(begun, TRAIN, run="run"),
     "quantize": Case(
-        networks, "quantize float.onnx --calibration samples.npz --out q.onnx --report page.html"
+        networks, "quantize float.onnx --data samples.npz --out q.onnx --report page.html"
     ),
     "compile": Case(networks, "compile quantized.onnx --out out --report page.html", ("out",)),
     "report": Case(networks, "report quantized.onnx --out page.html"),

@@ -152,7 +152,7 @@ def check_cache(folder: Path, before: State, after: State) -> None:
 def compiled(folder: Path, prefix: str) -> None:
     import samebits as sb
 
-    sb.load(folder / "model.onnx").compile(folder / "out", prefix=prefix)
+    sb.load(folder / "model.onnx").compile(folder / "out", sb.Packaging(prefix=prefix))
 
 
 def old_package(folder: Path) -> None:
@@ -186,9 +186,12 @@ def train(folder: Path) -> None:
     import samebits as sb
 
     sb.fit(
-        folder.parent / "data.npz", "mlp", folder / "run", epochs=1, batch=16, seed=3,
-        checkpoint_every=1, resume=True, trace=folder / "run" / "trace", threads=1,
-    )  # fmt: skip
+        folder.parent / "data.npz",
+        "mlp",
+        folder / "run",
+        sb.Training(epochs=1, batch=16, seed=3),
+        sb.Execution(checkpoint_every=1, resume=True, trace=folder / "run" / "trace", threads=1),
+    )
 
 
 def check_run(folder: Path, before: State, after: State) -> None:

@@ -152,7 +152,7 @@ def network(name: str) -> nn.Module:
 
 
 def config(**options: object) -> TrainConfig:
-    return TrainConfig("digits", "mlp", **{"shards": 1, "batch": 8, **options})  # type: ignore
+    return TrainConfig(data="digits", arch="mlp", **{"shards": 1, "batch": 8, **options})  # type: ignore
 
 
 def engine(model: nn.Module, options: TrainConfig) -> BfpEngine:

@@ -52,7 +52,7 @@ SAMPLES = np.random.default_rng(1).random((8, 1, 8, 8), dtype=np.float32)
 
 
 def fit(folder: Path, epochs: int = 1) -> str:
-    return sb.fit("digits", "mlp", folder / "run", epochs=epochs, limit=20).sha256
+    return sb.fit("digits", "mlp", folder / "run", sb.Training(epochs=epochs, limit=20)).sha256
 
 
 def quantize(folder: Path, net: torch.nn.Module) -> str:

@@ -21,8 +21,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import samebits as sb
+from given_options import called
+from samebits import api
 from samebits.errors import CheckpointError, InputError, UnsupportedError
 from samebits.ir import GraphBuilder
+from samebits.recipes import RECIPES, Reading
 from samebits.verification.registry import backend_named
 
 ROOT = Path(__file__).parents[1]
@@ -33,8 +36,9 @@ SEQUENCES = RNG.normal(size=(6, 5, 4)).astype(np.float32)
 FUNCTIONS = [
     *("audit", "compare", "compile_training", "concord", "convert", "doctor", "evaluate"),
     *("explain", "fit", "inspect", "load", "measure_device", "memory_limit", "plan"),
-    *("quantize", "report", "ship", "simulate", "within"),
+    *("prepared", "quantize", "read", "report", "ship", "simulate", "within"),
 ]
+RECORDS = [*(kind.__name__ for kind in RECIPES.values() if kind is not Reading), "Network"]
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +76,20 @@ def folders(tmp_path_factory, data):
     made = {}
     for numerics in ("bfp", "float32"):
         made[numerics] = tmp_path_factory.mktemp(numerics) / "run"
-        sb.fit(data, "mlp", made[numerics], numerics=numerics, epochs=2, batch=16, lr=0.02)
+        sb.fit(
+            data,
+            "mlp",
+            made[numerics],
+            sb.Numerics(numerics=numerics),
+            sb.Training(epochs=2, batch=16),
+            sb.Optimizer(lr=0.02),
+        )
     return made
 
 
 # --- the door itself ----------------------------------------------------------------------------
 
-# Every line of the front door as its first plan has it, word for word.
+# Every line of the front door as its first plan has it, options in recipes.
 LINES = """
 net = sb.quantize(module_or_path, calibration=loader)
 print(net.report())
@@ -86,8 +97,8 @@ net.verify(samples, backends=["torch", "c", "cortex-m3"])
 net.compile("build/net", target="c")
 net.save("net.onnx");  net = sb.load("net.onnx")
 bfp = sb.convert(module)
-run = sb.fit("digits", arch="cnn", epochs=5, out="run")
-plan = sb.plan(module, example, budget="40%")
+run = sb.fit("digits", "cnn", "run", sb.Training(epochs=5))
+plan = sb.plan(module, example, sb.Recomputation(memory_budget="40%"))
 sb.simulate(program, inputs); sb.concord(program, to="torch")
 sb.__version__
 """
@@ -105,8 +116,8 @@ for found in pkgutil.walk_packages(sb.__path__, "samebits."):
 
 for name in sb.__all__:
     kind = type(getattr(sb, name)).__name__
-    expected = {"Network": "type", "__version__": "str", "train": "module"}.get(name, "function")
-    assert kind == expected, (name, kind)
+    expected = {"__version__": "str", "train": "module"}.get(name, "function")
+    assert kind == ("type" if name[0].isupper() else expected), (name, kind)
 
 import numpy as np, torch
 from pathlib import Path
@@ -187,11 +198,11 @@ def test_importing_it_loads_little():
 
 
 def test_its_names():
-    assert dir(sb) == sorted(["Network", "__version__", "train", *FUNCTIONS])
+    assert dir(sb) == sorted(["__version__", "train", *RECORDS, *FUNCTIONS])
     assert sb.__version__ == sb.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", sb.__version__)
     assert isinstance(sb.train, types.ModuleType)
-    assert isinstance(sb.Network, type)
+    assert all(isinstance(getattr(sb, name), type) for name in RECORDS)
     for name in FUNCTIONS:
         function = getattr(sb, name)
         assert inspect.isfunction(function), name
@@ -267,7 +278,7 @@ def test_open_dimensions_are_fixed_by_name(tmp_path):
         sb.load(path)
     net = sb.load(path, shapes={"x": (1, 3, 2, 4)})
     assert net.inputs[0].shape == (1, 3, 2, 4)
-    assert sb.quantize(path, np.ones((2, 3, 2, 4), np.float32), shapes={"x": (1, 3, 2, 4)})
+    assert sb.quantize(sb.load(path, shapes={"x": (1, 3, 2, 4)}), np.ones((2, 3, 2, 4), np.float32))
 
 
 EXPECTED = (
@@ -353,7 +364,7 @@ def test_any_samples_calibrate(module, net, real, tmp_path):
         str(tmp_path / "x.npz"),
     ):
         same(sb.quantize(module, given), net)
-    same(sb.quantize(module, list(tensor), example=tensor[:1]), net)
+    same(sb.quantize(sb.load(module, example=tensor[:1]), list(tensor)), net)
     same(sb.quantize(real, X), net)
     same(sb.quantize(real.save(tmp_path / "net.onnx"), X), net)
 
@@ -384,22 +395,25 @@ def test_a_target_is_that_of_tables(tmp_path):
     np.savez(archive, rows)
     linear = nn.Sequential(nn.Linear(2, 2))
     for calibration, finetune in ((archive, table), (rows, table), (table, None)):
-        made = sb.quantize(linear, calibration, finetune=finetune, target="y")
+        given, tuned = api.read_each(Reading(target="y"), calibration, finetune)
+        made = sb.quantize(linear, given, finetune=tuned)
         assert any("fine-tuned" in note for note in made.notes) == (finetune is not None)
     with pytest.raises(
         InputError,
-        match="calibration: --target does not apply to it, nor to the data to fine-tune on; leave",
+        match=r"c\.npz: --target does not apply to it, nor to digits; leave",
     ):
-        sb.quantize("none.onnx", rows, finetune="digits", target="y")
-    with pytest.raises(InputError, match=r"c\.npz: --resample does not apply to it; leave it out"):
-        sb.quantize(linear, archive, resample=True)
+        api.read_each(Reading(target="y"), archive, "digits")
+    with pytest.raises(InputError, match=r"c\.npz: --resample does not apply to an archive"):
+        sb.quantize(linear, sb.read(archive, resample=True))
 
 
 def test_settings_change_the_network(module, net):
     found = sb.quantize(
-        *(module, X), scheme="symmetric-s16", weights="symmetric-s8", calibrate="percentile",
-        percentile=99.0, per_tensor=True, output_bits=8,
-    )  # fmt: skip
+        module,
+        X,
+        sb.Formats(scheme="symmetric-s16", weights="symmetric-s8", per_tensor=True, output_bits=8),
+        sb.Calibration(calibrate="percentile", percentile=99.0),
+    )
     assert [value.dtype for value in (*found.inputs, *found.outputs)] == ["int16", "int8"]
     assert found.quantization.settings.percentile == 99.0
     assert [value.dtype for value in net.inputs] == ["int8"]
@@ -417,10 +431,13 @@ def test_a_recurrent_network_becomes_a_step(lstm):
     assert net.verify("random:3", ["torch"])
     assert "SQNR of the outputs" in str(net)
     wide = sb.quantize(
-        lstm, SEQUENCES, bits=16, symmetry=0.5, gates="symmetric", calibrate="minmax"
+        lstm,
+        SEQUENCES,
+        sb.Recurrence(bits=16, symmetry=0.5, gates="symmetric"),
+        sb.Calibration(calibrate="minmax"),
     )
     assert wide.inputs[0].dtype == "int16"
-    assert sb.quantize(lstm, SEQUENCES, float_bias=True).kind == "quantized network"
+    assert sb.quantize(lstm, SEQUENCES, sb.Recurrence(float_bias=True)).kind == "quantized network"
 
 
 NOT_RECURRENT = {
@@ -443,8 +460,9 @@ RECURRENT = {
 def test_options_of_the_other_kind_of_network(real, lstm, option):
     value, advice = (NOT_RECURRENT | RECURRENT)[option]
     recurrent = option in NOT_RECURRENT
+    source, samples = (lstm, SEQUENCES) if recurrent else (real, X)
     with pytest.raises(InputError) as caught:
-        sb.quantize(*((lstm, SEQUENCES) if recurrent else (real, X)), **{option: value})
+        called(sb.quantize, source=source, calibration=samples, **{option: value})
     kind = "a recurrent" if recurrent else "a feed-forward"
     assert str(caught.value) == (
         f"--{option.replace('_', '-')} does not apply to {kind} network, found {value}; {advice}"
@@ -467,7 +485,7 @@ def test_options_of_the_other_kind_of_network(real, lstm, option):
 )  # fmt: skip
 def test_values_that_no_option_has(real, options, message):
     with pytest.raises(InputError) as caught:
-        sb.quantize(real, X, **options)
+        called(sb.quantize, source=real, calibration=X, **options)
     assert message in str(caught.value)
 
 
@@ -482,7 +500,7 @@ def test_values_that_no_option_has(real, options, message):
 )
 def test_values_that_no_option_of_recurrent_networks_has(lstm, options, message):
     with pytest.raises(InputError) as caught:
-        sb.quantize(lstm, SEQUENCES, **options)
+        called(sb.quantize, source=lstm, calibration=SEQUENCES, **options)
     assert message in str(caught.value)
 
 
@@ -562,7 +580,7 @@ class Reporter:
 def test_fit_leaves_a_folder_and_a_result(data, tmp_path):
     reporter, results = Reporter(), []
     options = {"epochs": 1, "batch": 48, "reporter": reporter, "done": results.append}
-    run = sb.fit(data, "mlp", tmp_path / "run", **options)
+    run = called(sb.fit, data=data, arch="mlp", out=tmp_path / "run", **options)
     assert results == [run]
     assert reporter.heard == [(0, 2), 1, 2, 1]
     assert (run.folder, run.config.arch) == (tmp_path / "run", "mlp")
@@ -573,12 +591,18 @@ def test_fit_leaves_a_folder_and_a_result(data, tmp_path):
     found = sb.evaluate(tmp_path / "run", data)
     assert (found.accuracy, found.sha256) == (run.accuracy, run.sha256)
     with pytest.raises(InputError, match="already holds a training run"):
-        sb.fit(data, "mlp", tmp_path / "run", epochs=1, batch=48)
-    again = sb.fit(data, "mlp", tmp_path / "run", epochs=1, batch=48, overwrite=True, threads=1)
-    assert again.sha256 == run.sha256
-    assert sb.fit(data, "mlp", tmp_path / "run", epochs=1, batch=48, resume=True).sha256 == (
-        run.sha256
+        sb.fit(data, "mlp", tmp_path / "run", sb.Training(epochs=1, batch=48))
+    again = sb.fit(
+        data,
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=48),
+        sb.Execution(overwrite=True, threads=1),
     )
+    assert again.sha256 == run.sha256
+    assert sb.fit(
+        data, "mlp", tmp_path / "run", sb.Training(epochs=1, batch=48), sb.Execution(resume=True)
+    ).sha256 == (run.sha256)
 
 
 def test_fit_takes_data_and_modules_of_your_own(tmp_path, data):
@@ -587,7 +611,7 @@ def test_fit_takes_data_and_modules_of_your_own(tmp_path, data):
     given = load(str(data))
     assert isinstance(given, Dataset)
     net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
-    run = sb.fit(given, net, tmp_path / "run", epochs=1, batch=32)
+    run = sb.fit(given, net, tmp_path / "run", sb.Training(epochs=1, batch=32))
     assert run.config.arch == "Sequential"
     weight = net[1].weight.detach().clone()
     assert sb.load(tmp_path / "run", arch=net).verify("random:3", ["torch"])
@@ -608,7 +632,7 @@ def test_fit_takes_data_and_modules_of_your_own(tmp_path, data):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(size, classes))\n"
     )
     name = f"{tmp_path}/own_net.py:make"
-    named = sb.fit(data, name, tmp_path / "named", epochs=1, batch=32)
+    named = sb.fit(data, name, tmp_path / "named", sb.Training(epochs=1, batch=32))
     assert named.sha256 == run.sha256  # the same layers from the same seed
     with pytest.raises(CheckpointError, match="is code outside samebits, which is not run unasked"):
         sb.load(tmp_path / "named")
@@ -617,8 +641,10 @@ def test_fit_takes_data_and_modules_of_your_own(tmp_path, data):
 
 def test_a_budget_is_a_plan(data, tmp_path):
     options = {"epochs": 1, "batch": 48}
-    plain = sb.fit(data, "mlp", tmp_path / "plain", **options)
-    planned = sb.fit(data, "mlp", tmp_path / "planned", memory_budget="100%", **options)
+    plain = called(sb.fit, data=data, arch="mlp", out=tmp_path / "plain", **options)
+    planned = called(
+        sb.fit, data=data, arch="mlp", out=tmp_path / "planned", **options, memory_budget="100%"
+    )
     assert plain.result.plan is None
     assert planned.result.plan["budget"] > 0
     assert planned.sha256 == plain.sha256
@@ -642,17 +668,17 @@ def test_a_budget_is_a_plan(data, tmp_path):
         ({"arch": 3},
          "expected an architecture's name, module:callable, file.py:callable or a "
          "torch.nn.Module, found int"),
-        ({"numerics": "int8"}, "expected numerics among bfp, float32, found 'int8'"),
-        ({"optimizer": "lion"}, "expected optimizer among sgd, adam, adamw, found 'lion'"),
-        ({"epochs": 0}, "expected epochs >= 1, found 0"),
-        ({"epochs": "1"}, "expected epochs of type int, found '1'"),
-        ({"threads": 0}, "threads: expected at least 1, found 0"),
+        ({"numerics": "int8"}, "--numerics: expected one of bfp, float32, found 'int8'"),
+        ({"optimizer": "lion"}, "--optimizer: expected one of sgd, adam, adamw, found 'lion'"),
+        ({"epochs": 0}, "--epochs: expected a whole number from 1, found 0"),
+        ({"epochs": "1"}, "--epochs: expected a whole number from 1, found '1'"),
+        ({"threads": 0}, "--threads: expected a whole number from 1, found 0"),
         ({"device": "tpu"}, "expected --device among cpu, cuda, found 'tpu'"),
     ],
 )  # fmt: skip
 def test_fits_that_are_refused(data, tmp_path, options, message):
     with pytest.raises(InputError) as caught:
-        sb.fit(**{"data": data, "arch": "mlp", "out": tmp_path / "run"} | options)
+        called(sb.fit, **{"data": data, "arch": "mlp", "out": tmp_path / "run"} | options)
     assert str(caught.value) == message
     assert not (tmp_path / "run").exists()
 
@@ -660,8 +686,14 @@ def test_fits_that_are_refused(data, tmp_path, options, message):
 def test_threads_are_those_of_the_call(data, tmp_path):
     before = torch.get_num_threads()
     seen = []
-    sb.fit(data, "mlp", tmp_path / "run", epochs=1, batch=96, threads=before + 1,
-           done=lambda run: seen.append(torch.get_num_threads()))  # fmt: skip
+    sb.fit(
+        data,
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=96),
+        sb.Execution(threads=before + 1),
+        done=lambda run: seen.append(torch.get_num_threads()),
+    )
     assert (seen, torch.get_num_threads()) == ([before + 1], before)
 
 
@@ -675,7 +707,7 @@ def test_evaluate(folders, data, tmp_path):
     real, stored = sb.evaluate(sb.load(plain), data), sb.evaluate(plain, data)
     assert (real.arithmetic, stored.arithmetic) == ("float", "float32")
     assert real.correct == stored.correct
-    program = sb.load(plain).compile(tmp_path / "npu", target="npu", native_dim=8)
+    program = sb.load(plain).compile(tmp_path / "npu", sb.Accelerator(native_dim=8), target="npu")
     assert sb.evaluate(program.path, data).arithmetic == "npu (native dimension 8, mantissa 15)"
     assert "accuracy" in str(trained)
     assert json.loads(json.dumps(trained.to_dict()))["accuracy"] == trained.accuracy
@@ -716,7 +748,7 @@ def test_evaluations_that_are_refused(net, folders, data, source, options, messa
 def test_plans_of_modules(module, tmp_path):
     example = torch.from_numpy(X)
     for planned in (module, sb.convert(module)):
-        made = sb.plan(planned, example, budget="100%")
+        made = sb.plan(planned, example, sb.Recomputation(memory_budget="100%"))
         assert made.plan.budget == made.plan.store_all
         assert (made.forward is None, made.step is None) == (
             planned is module,
@@ -736,7 +768,9 @@ def test_plans_of_modules(module, tmp_path):
 def test_a_plan_takes_the_place_of_a_step(module):
     """The same gradients, from results that are computed again."""
     module, example = copy.deepcopy(module), torch.from_numpy(X)
-    made = sb.plan(module, example, budget=1 << 20, loss=lambda y: (y * y).mean())
+    made = sb.plan(
+        module, example, sb.Recomputation(memory_budget=1 << 20), loss=lambda y: (y * y).mean()
+    )
     module.train()  # the mode that a plan is for
     gradients = []
 
@@ -753,7 +787,14 @@ def test_a_plan_takes_the_place_of_a_step(module):
 
 
 def test_plans_of_architectures():
-    made = sb.plan("mlp", batch=32, input_shape=(1, 8, 8), classes=3, numerics="float32")
+    made = sb.plan(
+        "mlp",
+        None,
+        sb.Training(batch=32),
+        sb.Numerics(numerics="float32"),
+        input_shape=(1, 8, 8),
+        classes=3,
+    )
     assert (made.plan.arch, made.plan.numerics) == ("mlp", "float32")
     assert made.forward is None
 
@@ -772,25 +813,25 @@ def test_plans_of_architectures():
             (nn.Linear(2, 2), {"example": torch.ones(1, 2), option: value},
              f"{option} does not apply to such a source, found {shown}; leave it out")
             for option, value, shown in (
-                ("batch", 4, "4"), ("shards", 2, "2"), ("numerics", "bfp", "bfp"),
+                ("batch", 4, "4"), ("shards", 2, "2"), ("numerics", "float32", "float32"),
                 ("input_shape", (3, 8, 8), "tuple"), ("classes", 3, "3"),
             )
         ),
         ("mlp", {"example": torch.ones(1), "batch": 4}, "example does not apply to such a source"),
         ("mlp", {"loss": torch.sum, "batch": 4}, "loss does not apply to such a source"),
-        ("mlp", {}, "expected --batch for an architecture, found none; give samples per step"),
         ("mlpx", {"batch": 4}, "unknown architecture 'mlpx'; expected one of mlp, cnn, "),
-        ("plan.json", {"budget": "3M"}, "budget does not apply to such a source, found 3M"),
+        ("plan.json", {"memory_budget": "3M"},
+         "memory_budget does not apply to such a source, found 3M"),
         ("plan.json", {"batch": 3}, "batch does not apply to such a source, found 3"),
         ("plan.json", {}, "plan.json: cannot be read (No such file or directory)"),
-        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "budget": "much"},
+        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "memory_budget": "much"},
          "--memory-budget: expected a number of bytes such as 3000000, 3M or 1.5G, or a share of "),
-        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "budget": 1},
+        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "memory_budget": 1},
          "--memory-budget: expected at least "),
-        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "device": "toaster"},
+        (nn.Linear(2, 2), {"example": torch.ones(1, 2), "plan_device": "toaster"},
          "toaster: no such device"),
         (nn.Linear(2, 2), {"example": torch.ones(1, 2), "backward": "sideways"},
-         "--backward: expected sequential or paired, found 'sideways'"),
+         "--backward: expected one of sequential, paired, found 'sideways'"),
         (nn.Linear(2, 2), {"example": torch.ones(1, 2), "loss": 3},
          "loss: expected a function of the output, found int"),
         (nn.Linear(2, 2), {"example": torch.ones(1, 2), "threads": 0},
@@ -799,7 +840,7 @@ def test_plans_of_architectures():
 )  # fmt: skip
 def test_plans_that_are_refused(source, options, message):
     with pytest.raises(InputError) as caught:
-        sb.plan(source, **options)
+        called(sb.plan, source=source, **options)
     assert message in str(caught.value)
 
 
@@ -898,8 +939,14 @@ def test_audits_that_are_refused(net, tmp_path):
 def test_an_audit_of_training(data, tmp_path):
     paths = [tmp_path / name for name in ("a.trace", "b.trace", "c.trace")]
     for index, path in enumerate(paths):
-        sb.fit(data, "mlp", tmp_path / path.stem, epochs=1, batch=48, trace=path,
-               lr=0.1 if index < 2 else 0.05)  # fmt: skip
+        sb.fit(
+            data,
+            "mlp",
+            tmp_path / path.stem,
+            sb.Training(epochs=1, batch=48),
+            sb.Execution(trace=path),
+            sb.Optimizer(lr=0.1 if index < 2 else 0.05),
+        )
     found = sb.audit(*paths[:2])
     assert found
     assert (found.steps, found.parting) == (2, None)

@@ -73,7 +73,7 @@ TREES = ("tree", "forest", "extra", "boosting", "histogram")
 def quantized(model: Any, x: Any, folder: Any, scheme: str | None = None) -> sb.Network:
     path = folder / "model.onnx"
     path.write_bytes(exported(model, x).SerializeToString())
-    return sb.quantize(path, x, scheme=scheme)
+    return sb.quantize(path, x, sb.Formats(scheme=scheme))
 
 
 def by_definition(graph: Graph, codes: Any) -> dict[str, Any]:

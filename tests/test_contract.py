@@ -60,7 +60,7 @@ def frame(rows: int = 200, seed: int = 0) -> pd.DataFrame:
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     frame().to_csv(folder / "t.csv", index=False)
-    sb.fit(folder / "t.csv", "mlp", folder / "run", epochs=4, threads=1)
+    sb.fit(folder / "t.csv", "mlp", folder / "run", sb.Training(epochs=4), sb.Execution(threads=1))
     return folder
 
 
@@ -237,14 +237,14 @@ def test_a_file_reads_tables_as_its_run_did(run, tmp_path):
     file = sb.load(net.save(tmp_path / "net.onnx"))
     other = frame(50, seed=1)
     (wanted,) = net.run(other).values()
-    (found,) = file.run(other, target="state").values()
+    (found,) = file.run(sb.read(other, target="state")).values()
     assert len(found) == 50
     assert np.array_equal(wanted, found)
     turned = other[["speed", "hue", "torque"]].iloc[::-1]
     (back,) = file.run(turned).values()
     assert np.array_equal(back[::-1], wanted)
     other[["hue", "torque", "state", "speed"]].to_csv(tmp_path / "o.csv", index=False)
-    mine, its = (sb.evaluate(n, tmp_path / "o.csv", target="state") for n in (net, file))
+    mine, its = (sb.evaluate(n, sb.read(tmp_path / "o.csv", target="state")) for n in (net, file))
     assert (mine.total, mine.correct) == (its.total, its.correct)
     raw = np.stack([other.torque, other.hue == "blue", other.hue == "red", other.speed], 1)
     with pytest.raises(InputError, match="expected rows that are standardised as in training"):
@@ -252,7 +252,13 @@ def test_a_file_reads_tables_as_its_run_did(run, tmp_path):
 
 
 def test_regression_has_its_scale(run, tmp_path):
-    sb.fit(run / "t.csv", "mlp", tmp_path / "r", epochs=1, threads=1, target="speed")
+    sb.fit(
+        sb.read(run / "t.csv", target="speed"),
+        "mlp",
+        tmp_path / "r",
+        sb.Training(epochs=1),
+        sb.Execution(threads=1),
+    )
     (made,) = sb.load(tmp_path / "r").contract.outputs
     recorded = json.loads((tmp_path / "r/config.json").read_text())["preparation"]["targets"][0]
     assert (made.rule, made.names) == ("regression", ("speed",))
@@ -271,16 +277,24 @@ def test_pictures_keep_their_values_and_classes(tmp_path):
             Image.fromarray(image).save(tmp_path / f"pics/{name}/{i}.png")
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(108, 2))
-    net = sb.quantize(module, tmp_path / "pics", mean=0.4, std=0.2, floor="none")
+    net = sb.quantize(
+        module, sb.read(tmp_path / "pics", mean=0.4, std=0.2), sb.Calibration(floor="none")
+    )
     (given,) = net.contract.inputs
     assert (given.mean, given.std) == ((0.4,), (0.2,))
     assert net.contract.outputs == ()  # nobody says that its classes are those, in that order
     file = sb.load(net.save(tmp_path / "q.onnx"))
     (ours,), (theirs,) = (n.run(tmp_path / "pics").values() for n in (net, file))
-    (wanted,) = net.run(tmp_path / "pics", mean=0.4, std=0.2).values()
+    (wanted,) = net.run(sb.read(tmp_path / "pics", mean=0.4, std=0.2)).values()
     assert np.array_equal(ours, wanted)
     assert np.array_equal(theirs, wanted)
-    sb.fit(tmp_path / "pics", "mlp", tmp_path / "run", epochs=1, batch=8, threads=1)
+    sb.fit(
+        tmp_path / "pics",
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=8),
+        sb.Execution(threads=1),
+    )
     (made,) = sb.load(tmp_path / "run").contract.outputs
     assert (made.rule, made.names) == ("argmax", ("cat", "dog"))
 
@@ -289,7 +303,7 @@ def test_a_dataset_says_how_it_is_fed():
     rng = np.random.default_rng(0)
     data = from_arrays([rng.normal(5, 2, (60, 3))], [rng.integers(0, 2, 60)])
     torch.manual_seed(0)
-    net = sb.quantize(nn.Linear(3, 2), data, floor="none")
+    net = sb.quantize(nn.Linear(3, 2), data, sb.Calibration(floor="none"))
     assert net.contract.inputs[0].columns == data.preparation.features
     assert net.contract.outputs == ()
 

@@ -130,7 +130,7 @@ def test_the_demo_says_where_the_bits_differ(short, tmp_path, monkeypatch):
 
 def test_the_demo_deletes_no_other_run(tmp_path):
     out = tmp_path / "demo/bfp"
-    sb.fit("digits", "mlp", out, epochs=1, limit=20)
+    sb.fit("digits", "mlp", out, sb.Training(epochs=1, limit=20))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(InputError, match=r"holds another training run \(arch: expected 'cnn', fo"):
         demo.run(tmp_path / "demo")

@@ -187,7 +187,7 @@ def recurrent():
 def firmware():
     Path("examples").symlink_to(ROOT / "examples")
     np.savez("x.npz", x=RNG.normal(size=(2, 12, 20)).astype(np.float32))
-    sb.fit("digits", "mlp", "runs/digits", epochs=1)
+    sb.fit("digits", "mlp", "runs/digits", sb.Training(epochs=1))
 
 
 def language():

@@ -20,7 +20,7 @@ WAYS = {
     ".torchscript": "torch.jit.load('{path}').state_dict()",
     ".pt": "loads these weights into it (torch.load with weights_only=True",
     ".ckpt": "as file.py:callable",
-    ".npy": "samples are given by --calibration",
+    ".npy": "samples are given by --data",
     ".mlmodel": "export the model that it was made from to ONNX",
     ".trt": "give the ONNX file that it was built from",
     ".joblib": "skl2onnx.to_onnx",

@@ -7,8 +7,8 @@ import traceback
 
 import pytest
 
-from samebits.data.options import DataOptions
 from samebits.errors import InputError, SamebitsError
+from samebits.recipes.reading import Reading
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,10 @@ from samebits.errors import InputError, SamebitsError
     [
         ("give --resize 8x8 or --colour", ["in Python --resize is resize=, --colour is colour="]),
         ("--native-dim 3, --native-dim 4", ["in Python --native-dim is native_dim="]),
-        ("needs samples; give --inputs SAMPLES", ["in Python --inputs is samples="]),
+        (
+            "needs samples; give --data SAMPLES",
+            ["in Python --data is data=, calibration= or samples="],
+        ),
         ("make one with: samebits compile MODEL --target c --out DIR", None),
         ("start torchrun with another --nproc-per-node", None),
         ("expected a-b--c and -- and --9", None),
@@ -34,6 +37,6 @@ def test_arguments_of_options(message, note):
 
 def test_a_traceback_names_the_argument():
     with pytest.raises(SamebitsError) as caught:
-        DataOptions.of(colour="red")
+        Reading(colour="red")
     lines = traceback.format_exception_only(caught.value)
     assert lines[-1] == "in Python --colour is colour=\n"

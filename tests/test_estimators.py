@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import samebits as sb
+from given_options import called
 from samebits.errors import InputError
 
 FAILING: dict[str, dict[str, str]] = {"SamebitsClassifier": {}, "SamebitsRegressor": {}}
@@ -30,17 +31,19 @@ def test_a_frame_is_what_its_file_is(tmp_path):
     rows.to_csv(tmp_path / "t.csv", index=False)
     options = {"epochs": 1, "batch": 16, "threads": 1, "target": "state"}
     runs = [
-        sb.fit(data, "mlp", tmp_path / str(place), **options)
+        called(sb.fit, data=data, arch="mlp", out=tmp_path / str(place), **options)
         for place, data in enumerate((tmp_path / "t.csv", rows, rows[["state", "torque", "speed"]]))
     ]
     assert len({run.sha256 for run in runs}) == 1
-    split = sb.fit((rows[:60], rows[60:]), "mlp", tmp_path / "split", **options)
+    split = called(
+        sb.fit, data=(rows[:60], rows[60:]), arch="mlp", out=tmp_path / "split", **options
+    )
     assert split.result.test_count == 30
     assert sb.evaluate(split.folder, rows, whole=True).total == 90
     with pytest.raises(InputError, match=r"--resize does not apply to a pandas\.DataFrame"):
-        sb.fit(rows, "mlp", tmp_path / "r", resize=8)
+        sb.fit(sb.read(rows, resize=8), "mlp", tmp_path / "r")
     with pytest.raises(InputError, match="--target: expected one of its columns"):
-        sb.fit(rows, "mlp", tmp_path / "r", target="gone")
+        sb.fit(sb.read(rows, target="gone"), "mlp", tmp_path / "r")
 
 
 def test_a_classifier_and_a_regressor(tmp_path):
@@ -57,7 +60,7 @@ def test_a_classifier_and_a_regressor(tmp_path):
     net = classifier.network_
     assert net.contract.outputs[0].names == ("faulty", "healthy")
     assert net.predict(features).answers == classifier.predict(features).tolist()
-    net.compile(tmp_path / "c", package="arduino")
+    net.compile(tmp_path / "c", sb.Packaging(package="arduino"))
     assert sb.load(tmp_path / "c").predict(features).answers == net.predict(features).answers
     regressor = sb.SamebitsRegressor(epochs=12, batch=16, threads=1)
     regressor.fit(features.to_numpy(), rows.torque - rows.speed)

@@ -94,7 +94,7 @@ def test_float_models_are_refused_with_advice(tmp_path):
     refused(
         path,
         "expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float "
-        "one; quantize it first: samebits quantize MODEL.onnx --calibration X.npz --out Q.onnx",
+        "one; quantize it first: samebits quantize MODEL.onnx --data X.npz --out Q.onnx",
     )
     assert not is_quantized(load(path).graph)
     assert is_quantized(quantized_graph())

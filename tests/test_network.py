@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import samebits as sb
+from given_options import called
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import interpreter
 from samebits.verification import registry
@@ -245,7 +246,7 @@ def test_nothing_compared_is_not_the_same_bits(net, backends):
 @pytest.mark.parametrize(
     ("samples", "backends", "message"),
     [
-        ("random:0", None, "--inputs: expected random:N with 1 <= N <= 1000000, found 'random:0'"),
+        ("random:0", None, "--data: expected random:N with 1 <= N <= 1000000, found 'random:0'"),
         (X[:0], None, "samples: expected at least one sample, found none"),
         (X, "torch", "backends: expected a list of names, found the text 'torch'"),
         (X, ["rust"], "unknown backend 'rust'; expected one of aarch64, c, "),
@@ -300,7 +301,7 @@ def test_an_audit_names_the_first_layer(net, tmp_path):
 
 
 def test_generated_c(net, tmp_path):
-    made = net.compile(tmp_path / "c", prefix="tiny")
+    made = net.compile(tmp_path / "c", sb.Packaging(prefix="tiny"))
     assert made.folder == tmp_path / "c"
     assert "tiny_run" in (made.folder / "tiny.h").read_text()
     assert made.targets == ()  # nothing was built
@@ -336,7 +337,7 @@ def test_the_network_and_its_features_are_part_of_the_folder(tmp_path, monkeypat
 
 
 def test_firmware(real, tmp_path):
-    made = real.compile(tmp_path / "npu", target="npu", native_dim=8, mantissa=5)
+    made = real.compile(tmp_path / "npu", sb.Accelerator(native_dim=8, mantissa=5), target="npu")
     assert made.path == tmp_path / "npu" / "model.nnp"
     assert (made.program.native, made.program.mantissa) == (8, 5)
     assert "native dimension 8" in str(made)
@@ -346,7 +347,7 @@ def test_firmware(real, tmp_path):
 
 
 TARGETS = {
-    "c": {"native_dim": 16, "mantissa": 5, "requantize": True, "steps": 3},
+    "c": {"native_dim": 32, "mantissa": 5, "requantize": True, "steps": 3},
     "npu": {"prefix": "net", "sizes": True},
 }
 
@@ -357,7 +358,7 @@ TARGETS = {
 def test_options_of_the_other_target(net, tmp_path, target, option):
     value, other = TARGETS[target][option], "npu" if target == "c" else "c"
     with pytest.raises(InputError) as caught:
-        net.compile(tmp_path / "out", target=target, **{option: value})
+        called(net.compile, out=tmp_path / "out", target=target, **{option: value})
     assert str(caught.value) == (
         f"--{option.replace('_', '-')} does not apply to --target {target}, found {value}; leave "
         f"it out, or give --target {other}"
@@ -372,8 +373,10 @@ def test_compilations_that_are_refused(net, real, firmware, tmp_path):
         real.compile(tmp_path / "out")
     with pytest.raises(InputError, match=r"lstm\.nnp: expected a network, found firmware"):
         firmware.compile(tmp_path / "out", target="npu")
-    with pytest.raises(InputError, match="found 16 and 30"):
-        net.compile(tmp_path / "out", target="npu", mantissa=30)
+    with pytest.raises(
+        InputError, match="--mantissa: expected a whole number from 2 to 15, found 30"
+    ):
+        net.compile(tmp_path / "out", sb.Accelerator(mantissa=30), target="npu")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     with pytest.raises(InputError, match="mine"):

@@ -48,7 +48,13 @@ def runs(tmp_path_factory):
     for target, labels in TARGETS.items():
         table = folder / f"{labels[0]}.csv"
         frame()[["torque", "hue", "speed", *labels]].to_csv(table, index=False)
-        made[target] = sb.fit(table, "mlp", folder / labels[0], epochs=10, threads=1, target=target)
+        made[target] = sb.fit(
+            sb.read(table, target=target),
+            "mlp",
+            folder / labels[0],
+            sb.Training(epochs=10),
+            sb.Execution(threads=1),
+        )
     return made
 
 
@@ -92,7 +98,7 @@ def test_every_row_has_the_answer_that_follows_from_the_outputs(runs, target, tm
     frame(40, seed=1)[["speed", *TARGETS[target], "hue", "torque"]].to_csv(
         tmp_path / "t.csv", index=False
     )
-    assert file.predict(tmp_path / "t.csv", target=target).answers == wanted.answers
+    assert file.predict(sb.read(tmp_path / "t.csv", target=target)).answers == wanted.answers
     assert run.predict(tmp_path / "t.csv").answers == wanted.answers
 
 
@@ -112,7 +118,7 @@ def test_an_array_is_of_raw_rows_or_is_said_to_be_prepared(runs):
         ],
         axis=1,
     ).astype(np.float32)
-    assert net.predict(scaled, prepared=True).answers == wanted
+    assert net.predict(sb.prepared(scaled)).answers == wanted
     with pytest.raises(
         InputError, match=r"rows of the 3 columns torque, hue, speed, in this order"
     ):
@@ -123,7 +129,9 @@ def test_an_array_is_of_raw_rows_or_is_said_to_be_prepared(runs):
 
 def test_numbers_that_are_standardised_already_are_not_so_again(tmp_path):
     frame()[["torque", "speed", "state"]].to_csv(tmp_path / "t.csv", index=False)
-    run = sb.fit(tmp_path / "t.csv", "mlp", tmp_path / "run", epochs=1, threads=1)
+    run = sb.fit(
+        tmp_path / "t.csv", "mlp", tmp_path / "run", sb.Training(epochs=1), sb.Execution(threads=1)
+    )
     rows = frame(40, seed=1)[["torque", "speed"]].to_numpy()
     assert run.predict(rows).answers == run.predict(torch.tensor(rows)).answers
     assert run.predict(rows.tolist()).answers == run.predict(rows).answers
@@ -165,7 +173,7 @@ def test_cells_without_a_value_follow_the_rule_of_the_contract(runs, tmp_path):
     assert np.array_equal(found.scores[1], filled[1])
     nothing = pd.DataFrame({"torque": [np.nan], "hue": [None], "speed": [pd.NA]})
     zeros = np.zeros((1, 4), np.float32)
-    assert np.array_equal(ruled.predict(nothing).scores, net.predict(zeros, prepared=True).scores)
+    assert np.array_equal(ruled.predict(nothing).scores, net.predict(sb.prepared(zeros)).scores)
     file = sb.load(ruled.save(tmp_path / "r.onnx"))
     assert np.array_equal(file.predict(rows).scores, found.scores)
     assert "cells without a value: a number counts as its column's mean" in str(file.report())
@@ -202,7 +210,13 @@ def test_pictures_in_folders_files_arrays_and_memory(tmp_path):
         for i in range(12):
             image = rng.integers(low, low + 156, (6, 5, 3), np.uint8)
             Image.fromarray(image).save(tmp_path / f"pics/{name}/{i:02}.png")
-    run = sb.fit(tmp_path / "pics", "mlp", tmp_path / "run", epochs=4, batch=8, threads=1)
+    run = sb.fit(
+        tmp_path / "pics",
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=4, batch=8),
+        sb.Execution(threads=1),
+    )
     net = sb.load(tmp_path / "run")
     found = run.predict(tmp_path / "pics")
     assert found.rows[:2] == ("cat/00.png", "cat/01.png")
@@ -235,7 +249,9 @@ def test_classes_without_names_are_numbers(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), np.uint8)
     for name, labels in (("c", np.arange(60) % 3), ("l", np.eye(3, dtype=int)[np.arange(60) % 3])):
         data = from_arrays([images], [labels])
-        run = sb.fit(data, "mlp", tmp_path / name, epochs=1, batch=16, threads=1)
+        run = sb.fit(
+            data, "mlp", tmp_path / name, sb.Training(epochs=1, batch=16), sb.Execution(threads=1)
+        )
         found = run.predict(images)
         (outputs,) = sb.load(run.folder).run(values_of(images)).values()
         assert found.names == ("0", "1", "2")
@@ -249,7 +265,9 @@ def values_of(images):
 
 def test_recordings(tmp_path):
     root = recordings.split_folder(tmp_path / "words")
-    run = sb.fit(root, "mlp", tmp_path / "run", epochs=1, batch=4, threads=1)
+    run = sb.fit(
+        root, "mlp", tmp_path / "run", sb.Training(epochs=1, batch=4), sb.Execution(threads=1)
+    )
     found = run.predict(root)
     assert found.rows == tuple(
         f"{split}/{word}/{i}.wav"
@@ -281,7 +299,13 @@ def test_real_pictures_and_spoken_digits(name, each, tmp_path):
                 (tmp_path / "data" / label).mkdir(parents=True, exist_ok=True)
                 kept = tmp_path / "data" / label / Path(member.name).name
                 kept.write_bytes(archive.extractfile(member).read())
-    run = sb.fit(tmp_path / "data", "mlp", tmp_path / "run", epochs=1, batch=32, threads=1)
+    run = sb.fit(
+        tmp_path / "data",
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=32),
+        sb.Execution(threads=1),
+    )
     found, net = run.predict(tmp_path / "data"), sb.load(tmp_path / "run")
     assert len(found) == taken.total() == 10 * each
     assert set(found.answers) <= set(taken)

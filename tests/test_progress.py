@@ -143,8 +143,14 @@ def test_the_library_prints_nothing_by_itself():
 
 def test_a_run_logs_its_epochs(caplog, tmp_path):
     with caplog.at_level("INFO", logger="samebits.train"):
-        sb.fit("digits", "mlp", tmp_path / "run", epochs=1, limit=10)
-        sb.fit("digits", "mlp", tmp_path / "run", epochs=1, limit=10, resume=True)
+        sb.fit("digits", "mlp", tmp_path / "run", sb.Training(epochs=1, limit=10))
+        sb.fit(
+            "digits",
+            "mlp",
+            tmp_path / "run",
+            sb.Training(epochs=1, limit=10),
+            sb.Execution(resume=True),
+        )
     first, *others = [record.getMessage() for record in caplog.records]
     where, _, line = first.partition(": ")
     assert where == str(tmp_path / "run")

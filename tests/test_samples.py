@@ -13,10 +13,10 @@ from recordings import split_folder
 from samebits.data import load
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import NONE, Earlier
-from samebits.data.options import DataOptions
 from samebits.data.preparation import Feature, Preparation
 from samebits.errors import InputError
 from samebits.ir import GraphBuilder
+from samebits.recipes.reading import Reading
 from samebits.samples import KINDS, example_of, gather, in_memory, kept
 
 RNG = np.random.default_rng(0)
@@ -105,7 +105,7 @@ def test_a_file_of_one_array(tmp_path):
     with pytest.raises(InputError, match="expected arrays by name for the inputs a, b, found them"):
         gather(path, TWO)
     with pytest.raises(InputError, match="resize"):
-        gather(path, ONE, options=DataOptions(resize=(4, 4)))
+        gather(path, ONE, options=Reading(resize=(4, 4)))
 
 
 def values(data):
@@ -196,7 +196,7 @@ def test_x_and_y_are_inputs_where_these_are_their_names(tmp_path):
 
 
 SCALES = Preparation(tuple(Feature(name, ColumnScale(50.0, 9.0)) for name in "abc"))
-RUN = Earlier(DataOptions(target=("y",)), SCALES)
+RUN = Earlier(Reading(target=("y",)), SCALES)
 RAW_ROWS = RNG.normal(50, 9, (6, 3)).astype(np.float32)
 
 
@@ -216,11 +216,11 @@ def test_arrays_that_a_run_cannot_have_prepared(tmp_path):
         gather(given, graph, earlier=NONE)
         with pytest.raises(InputError, match="expected rows that are standardised as in training"):
             gather(given, graph, earlier=RUN)
-        found = gather(given, graph, earlier=RUN, options=DataOptions(prepared=True))
+        found = gather(given, graph, earlier=RUN, options=Reading(prepared=True))
         np.testing.assert_array_equal(found["x"], rows)
     gather((rows - 50) / 9, graph, earlier=RUN)
     with pytest.raises(InputError, match="--prepared does not apply to digits"):
-        gather("digits", ONE, options=DataOptions(prepared=True))
+        gather("digits", ONE, options=Reading(prepared=True))
 
 
 def test_frames_of_pandas():
@@ -242,7 +242,7 @@ def test_frames_of_pandas():
 def test_options_of_reading_need_a_file():
     for given in (X, {"x": X}, load("digits")):
         with pytest.raises(InputError, match="--target does not apply to samples in memory"):
-            gather(given, ONE, options=DataOptions.of("y"))
+            gather(given, ONE, options=Reading("y"))
 
 
 def test_recordings_get_the_frames_of_the_network(tmp_path):

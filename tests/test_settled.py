@@ -106,7 +106,7 @@ def test_calls_inside_calls_keep_what_the_outer_one_set():
 @pytest.mark.filterwarnings("ignore")
 def test_torch_compile_around(expected, net, tmp_path):
     def around(x):
-        run = sb.fit("digits", "mlp", tmp_path / "run", epochs=1, limit=20)
+        run = sb.fit("digits", "mlp", tmp_path / "run", sb.Training(epochs=1, limit=20))
         return x + 1, run.sha256
 
     y, found = torch.compile(around, backend="eager")(torch.ones(2))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import samebits as sb
+from given_options import called
 from hand_package import skip_unless_available
 from samebits.codegen.run.targets import TARGETS, Target
 from samebits.errors import InputError
@@ -50,7 +51,7 @@ def files(folder) -> set[str]:
 
 def test_a_module(tmp_path):
     out = tmp_path / "firmware"
-    made = sb.ship(module(), X, out, package="zephyr", **ONLY)
+    made = called(sb.ship, source=module(), calibration=X, out=out, **ONLY, package="zephyr")
     assert made
     assert (made.folder, made.page, made.board) == (out, out / "report.html", None)
     assert {"report.html", "model.onnx", "model.c", "zephyr/module.yml"} <= files(out)
@@ -69,7 +70,7 @@ def test_a_module(tmp_path):
 def test_two_networks_in_one_program(tmp_path):
     """Each has a prefix of its own, and both link with one copy of the kernels."""
     for name, net in (("wake", module()), ("gesture", nn.Sequential(nn.Linear(4, 2)))):
-        made = sb.ship(net, X, tmp_path / name, prefix=name, **ONLY)
+        made = called(sb.ship, source=net, calibration=X, out=tmp_path / name, **ONLY, prefix=name)
         assert made.compiled.memory.prefix == name
         assert sb.load(made.folder).verify(backends=["c"])
     main = tmp_path / "main.c"
@@ -103,13 +104,20 @@ def test_two_networks_in_one_program(tmp_path):
 def test_a_prefix_that_cannot_be_is_told_before_the_work(tmp_path, monkeypatch, options, said):
     monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("it works"))
     with pytest.raises(InputError, match=said):
-        sb.ship(module(), X, tmp_path / "out", **options)
+        called(sb.ship, source=module(), calibration=X, out=tmp_path / "out", **options)
 
 
 def test_it_is_quantize_verify_and_compile(tmp_path):
     """The same network and the same C, bit by bit."""
-    made = sb.ship(module(), X, tmp_path / "a", scheme="power-of-two-s8", **ONLY)
-    net = sb.quantize(module(), X, scheme="power-of-two-s8")
+    made = called(
+        sb.ship,
+        source=module(),
+        calibration=X,
+        out=tmp_path / "a",
+        **ONLY,
+        scheme="power-of-two-s8",
+    )
+    net = sb.quantize(module(), X, sb.Formats(scheme="power-of-two-s8"))
     net.compile(tmp_path / "b")
     assert files(tmp_path / "a") == files(tmp_path / "b") | {"report.html"}
     for name in files(tmp_path / "b") - {"report.json"}:  # it states the page's SHA-256 too
@@ -120,9 +128,11 @@ def test_it_is_quantize_verify_and_compile(tmp_path):
 def test_a_compiled_folder_gives_its_network_alone(tmp_path, monkeypatch):
     """The C that is compared is what will be written, not that of the folder."""
     monkeypatch.setattr(Target, "unavailable", lambda self: "not here")
-    sb.load(quantized_file(tmp_path / "tiny.onnx")).compile(tmp_path / "a", prefix="kws")
+    sb.load(quantized_file(tmp_path / "tiny.onnx")).compile(
+        tmp_path / "a", sb.Packaging(prefix="kws")
+    )
     (tmp_path / "a" / "kws.c").write_text("int changed;\n")
-    made = sb.ship(tmp_path / "a", out=tmp_path / "b", **ONLY)
+    made = called(sb.ship, source=tmp_path / "a", out=tmp_path / "b", **ONLY)
     assert made
     assert made.network.model.package is None
     assert made.verification.sealed == ""
@@ -131,15 +141,17 @@ def test_a_compiled_folder_gives_its_network_alone(tmp_path, monkeypatch):
 
 def test_the_folder_is_replaced(tmp_path):
     out = tmp_path / "firmware"
-    sb.ship(module(), X, out, package="cmake", **ONLY)
-    sb.ship(module(), X, out, package="zephyr", **ONLY)
+    called(sb.ship, source=module(), calibration=X, out=out, **ONLY, package="cmake")
+    called(sb.ship, source=module(), calibration=X, out=out, **ONLY, package="zephyr")
     assert "CMakeLists.txt" not in files(out)
     assert sb.load(out).kind == "quantized network"
 
 
 def test_a_board(tmp_path):
     skip_unless_available(TARGETS["cortex-m3"])
-    made = sb.ship(module(), X, tmp_path / "c", board="cortex-m3", **ONLY)
+    made = called(
+        sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY, board="cortex-m3"
+    )
     assert made
     assert made.on_board.samples == 8
     assert [verdict.backend for verdict in made.on_board.verdicts] == ["cortex-m3"]
@@ -150,21 +162,25 @@ def test_a_board(tmp_path):
 def test_the_kernels_that_are_written_are_compared(tmp_path, monkeypatch):
     """Whatever backends are named, the C with the kernels of --cpu runs before it is written."""
     skip_unless_available(TARGETS["c"])
-    made = sb.ship(module(), X, tmp_path / "c", cpu="cortex-m4", **ONLY)
+    made = called(
+        sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY, cpu="cortex-m4"
+    )
     assert [v.backend for v in made.verification.verdicts] == ["torch", "c for cortex-m4"]
     assert all(v.equal for v in made.verification.verdicts)
     from samebits.verification.backends.generated_c import GeneratedC
 
     run = GeneratedC.run
     monkeypatch.setattr(GeneratedC, "run", lambda *given: [codes ^ 1 for codes in run(*given)])
-    made = sb.ship(module(), X, tmp_path / "d", cpu="cortex-m4", **ONLY)
+    made = called(
+        sb.ship, source=module(), calibration=X, out=tmp_path / "d", **ONLY, cpu="cortex-m4"
+    )
     assert not made
     assert not (tmp_path / "d").exists()
 
 
 def test_without_a_compiler_it_says_that_the_c_did_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr("samebits.codegen.run.toolchain.shutil.which", lambda name: None)
-    made = sb.ship(module(), X, tmp_path / "c", **ONLY)
+    made = called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY)
     assert made
     assert "c: not compared: c: " in str(made)
     assert "same bits: yes (1 not compared)" in str(made)
@@ -172,7 +188,7 @@ def test_without_a_compiler_it_says_that_the_c_did_not_run(tmp_path, monkeypatch
 
 def test_its_page_says_what_was_compared(tmp_path):
     out = tmp_path / "c"
-    sb.ship(module(), X, out, **ONLY)
+    called(sb.ship, source=module(), calibration=X, out=out, **ONLY)
     page = (out / "report.html").read_text()
     assert "The same bits: reference, torch" in page
     assert "computed 300 outputs of 100 samples" in page
@@ -182,7 +198,7 @@ def test_its_page_says_what_was_compared(tmp_path):
 
 def test_its_page_repeats_only_what_verify_knows(tmp_path):
     skip_unless_available(TARGETS["c"])
-    sb.ship(module(), X, tmp_path / "c", cpu="cortex-m4", **ONLY)
+    called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY, cpu="cortex-m4")
     page = (tmp_path / "c" / "report.html").read_text()
     assert "torch and c for cortex-m4 computed" in page
     assert "[&#39;torch&#39;])" in page
@@ -190,7 +206,7 @@ def test_its_page_repeats_only_what_verify_knows(tmp_path):
 
 def test_a_quantized_network_is_taken_as_it_is(tmp_path):
     path = quantized_file(tmp_path / "q.onnx")
-    made = sb.ship(path, out=tmp_path / "c", **ONLY)
+    made = called(sb.ship, source=path, out=tmp_path / "c", **ONLY)
     note = f"{path} is a quantized network already: nothing was calibrated or quantized"
     assert made.network.notes == (note,)
     assert f"\nnote: {note}\n" in str(made)
@@ -200,7 +216,13 @@ def test_a_quantized_network_is_taken_as_it_is(tmp_path):
 def test_a_recurrent_network(tmp_path):
     torch.manual_seed(0)
     sequences = torch.randn(8, 5, 4)
-    made = sb.ship(nn.LSTM(4, 3, batch_first=True), sequences, tmp_path / "c", **ONLY)
+    made = called(
+        sb.ship,
+        source=nn.LSTM(4, 3, batch_first=True),
+        calibration=sequences,
+        out=tmp_path / "c",
+        **ONLY,
+    )
     assert made
     assert "calibrated on 8 sequences" in str(made)
 
@@ -209,7 +231,7 @@ def test_a_recurrent_network(tmp_path):
 
 
 def test_nothing_is_written_where_bits_differ(tmp_path, flipped):
-    made = sb.ship(module(), X, tmp_path / "c", **ONLY)
+    made = called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY)
     assert not made
     assert (made.folder, made.page, made.to_dict()["out"]) == (None, None, None)
     assert not (tmp_path / "c").exists()
@@ -220,7 +242,7 @@ def test_an_earlier_folder_stays(tmp_path, monkeypatch, flipped):
     out = tmp_path / "c"
     assert sb.ship(module(), X, out, backends=["c"]) or pytest.skip("needs a C compiler")
     before = {name: (out / name).read_bytes() for name in files(out)}
-    assert not sb.ship(module(), X, out, package="zephyr", **ONLY)
+    assert not called(sb.ship, source=module(), calibration=X, out=out, **ONLY, package="zephyr")
     assert {name: (out / name).read_bytes() for name in files(out)} == before
 
 
@@ -242,7 +264,9 @@ def test_a_board_that_differs(tmp_path, monkeypatch):
         return [codes ^ (self.name == "cortex-m3") for codes in run(self, *given)]
 
     monkeypatch.setattr(GeneratedC, "run", flipped_on_board)
-    made = sb.ship(module(), X, tmp_path / "c", board="cortex-m3", **ONLY)
+    made = called(
+        sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY, board="cortex-m3"
+    )
     assert made.verification
     assert not made.on_board
     assert not made
@@ -253,7 +277,7 @@ def test_a_board_that_differs(tmp_path, monkeypatch):
     ("options", "message"),
     [
         ({"package": "bazel"}, "--package: expected one of make, cmake, arduino, zephyr"),
-        ({"cpu": "cortex-m99"}, "expected a processor of portable, "),
+        ({"cpu": "cortex-m99"}, "--cpu: expected one of portable, "),
         ({"board": "s390x"}, "--board: expected one of cortex-m0, "),
         (
             {"board": "cortex-m3", "cpu": "cortex-m55"},
@@ -266,7 +290,7 @@ def test_a_board_that_differs(tmp_path, monkeypatch):
 def test_options_are_refused_before_any_work(tmp_path, monkeypatch, options, message):
     monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("too late"))
     with pytest.raises(InputError, match=f"^{message}"):
-        sb.ship(module(), X, tmp_path / "c", **options)
+        called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **options)
     assert not (tmp_path / "c").exists()
 
 
@@ -274,7 +298,7 @@ def test_what_cannot_run_here_is_refused_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr("samebits.api.quantize", lambda *given, **more: pytest.fail("too late"))
     monkeypatch.setattr(PyTorch, "unavailable", lambda self: "torch: no room")
     with pytest.raises(InputError, match=r"^backend torch cannot run here: torch: no room; leave"):
-        sb.ship(module(), X, tmp_path / "c", **ONLY)
+        called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY)
     monkeypatch.setattr("samebits.codegen.run.toolchain.shutil.which", lambda name: None)
     with pytest.raises(
         InputError, match=r"^--board cortex-m3 cannot run here: cortex-m3: arm-none"
@@ -285,7 +309,7 @@ def test_what_cannot_run_here_is_refused_before_any_work(tmp_path, monkeypatch):
 def test_a_folder_of_other_files(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="expected a new or empty folder or an earlier package"):
-        sb.ship(module(), X, tmp_path, **ONLY)
+        called(sb.ship, source=module(), calibration=X, out=tmp_path, **ONLY)
     assert files(tmp_path) == {"mine.txt"}
 
 
@@ -296,17 +320,16 @@ def test_needless_options(tmp_path, needless):
     path = quantized_file(tmp_path / "q.onnx")
     (option,) = needless
     with pytest.raises(InputError) as caught:
-        sb.ship(path, out=tmp_path / "c", **needless)
+        called(sb.ship, source=path, out=tmp_path / "c", **needless)
     assert str(caught.value) == (
-        f"--{option} does not apply to {path}, which is a quantized network already; leave it out"
+        f"--{'data' if option == 'calibration' else option} does not apply to {path}, which is a "
+        "quantized network already; leave it out"
     )
 
 
 def test_a_float_network_needs_calibration(tmp_path):
     for source in (module(), float_file(tmp_path / "f.onnx", (1, 4))):
-        with pytest.raises(
-            InputError, match=r"^expected --calibration SAMPLES for a float network"
-        ):
+        with pytest.raises(InputError, match=r"^expected --data SAMPLES for a float network"):
             sb.ship(source, out=tmp_path / "c")
 
 
@@ -322,5 +345,5 @@ def test_a_written_package_that_fails_late_leaves_nothing(tmp_path, monkeypatch)
 
     monkeypatch.setattr(Network, "report", fails)
     with pytest.raises(OSError, match="No space left"):
-        sb.ship(module(), X, tmp_path / "c", **ONLY)
+        called(sb.ship, source=module(), calibration=X, out=tmp_path / "c", **ONLY)
     assert list(tmp_path.iterdir()) == []

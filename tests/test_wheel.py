@@ -23,7 +23,7 @@ import samebits as sb
 print(sb.__file__)
 net = sb.quantize(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), np.eye(4, dtype=np.float32))
 for package in ("make", "cmake", "arduino", "zephyr", "espidf", "platformio"):
-    net.compile(f"out/{package}", package=package)
+    net.compile(f"out/{package}", sb.Packaging(package=package))
 assert sb.load("out/zephyr").verify("random:4", ["torch"])
 """
 

@@ -82,6 +82,6 @@ def trained_folder(tmp_path_factory: Any, numerics: str = "bfp") -> Path:
         from samebits.train.run.loop import train
 
         folder: Path = tmp_path_factory.mktemp(f"mlp-{numerics}")
-        train(TrainConfig("digits", "mlp", numerics, epochs=1), digits(), folder)
+        train(TrainConfig(data="digits", arch="mlp", numerics=numerics, epochs=1), digits(), folder)
         _MADE[numerics] = folder
     return _MADE[numerics]

@@ -22,6 +22,7 @@ from samebits import kernels
 from samebits.data import Dataset
 from samebits.numerics import philox
 from samebits.recompute.network.sublayer import PassNetwork
+from samebits.recompute.plan.cost import find_device
 from samebits.recompute.plan.plan import Plan
 from samebits.recompute.training import Planner
 from samebits.train.run.config import TrainConfig
@@ -179,8 +180,11 @@ def run(row: Row, out: Path, workers: Workers = ALONE) -> None:
         with kernels.use(row["kernels"]):
             options: dict[str, Any] = {"checkpoint_every": 1, "workers": workers}
             if row["plan"] is not None:
-                options["planner"] = Dropping.of_option(
-                    config, "auto", "server-gpu", None, row["workers"], row["plan"]
+                options["planner"] = Dropping(
+                    config,
+                    find_device("server-gpu"),
+                    workers=row["workers"],
+                    backward=row["plan"],
                 )
             if row["cut"] is not None:
                 whole = out.with_name(f"{out.name}-whole")

@@ -38,12 +38,32 @@ if TYPE_CHECKING:
     from samebits.ledger import memory_limit
     from samebits.network import Network
     from samebits.planning import measure_device, plan
+    from samebits.recipes import (
+        Accelerator,
+        Calibration,
+        Execution,
+        FineTuning,
+        Formats,
+        Numerics,
+        Optimizer,
+        Packaging,
+        Recomputation,
+        Recurrence,
+        Training,
+        prepared,
+        read,
+    )
     from samebits.recompute.capture.front import within
     from samebits.shipping import ship
 
     __version__: str
 
+_RECIPES = (
+    *("Accelerator", "Calibration", "Execution", "FineTuning", "Formats", "Numerics", "Optimizer"),
+    *("Packaging", "Recomputation", "Recurrence", "Training"),
+)
 _HOMES = {
+    **dict.fromkeys((*_RECIPES, "prepared", "read"), "samebits.recipes"),
     "Network": "samebits.network",
     "SamebitsClassifier": "samebits.estimators",
     "SamebitsRegressor": "samebits.estimators",
@@ -69,7 +89,18 @@ _HOMES = {
 
 # Not SamebitsClassifier and SamebitsRegressor, which need scikit-learn: `import *` needs it not.
 __all__ = [
+    "Accelerator",
+    "Calibration",
+    "Execution",
+    "FineTuning",
+    "Formats",
     "Network",
+    "Numerics",
+    "Optimizer",
+    "Packaging",
+    "Recomputation",
+    "Recurrence",
+    "Training",
     "__version__",
     "audit",
     "compare",
@@ -85,7 +116,9 @@ __all__ = [
     "measure_device",
     "memory_limit",
     "plan",
+    "prepared",
     "quantize",
+    "read",
     "report",
     "ship",
     "simulate",

@@ -21,19 +21,16 @@ def compile_training(
     run: str | Path,
     out: str | Path,
     *,
-    target: str = "c",
     batch: int | None = None,
     schedule: str | Sequence[float] | None = None,
     train_only: str | Sequence[str] | None = None,
     prefix: str | None = None,
     arch: str | nn.Module | None = None,
-    **others: Any,
 ) -> CompiledTraining:
     """C99 that trains the network of a run on: every step has the bits of `samebits.train`.
 
     run:    a training folder or a checkpoint, whose weights, optimizer and options the C takes
     out:    folder to write; an earlier package there is replaced
-    target: c
     batch:  the most samples of a step, by default 8; a step is one shard
     schedule: of the learning rate from here on: its name and steps ("cosine:1000"), from that of
             the run, or every rate; by default it stays that of the run
@@ -42,7 +39,6 @@ def compile_training(
             it go by their running statistics. By default all that requires a gradient
     prefix: of every name, by default `model`
     arch:   as `load` takes it
-    others: options of `Network.compile` that do not apply: none may be given
 
     Raises InputError and CheckpointError for what is no run, UnsupportedError, which names the
     layer or the option, for a run that C cannot train on yet (docs/guide/on-device.md).
@@ -50,9 +46,6 @@ def compile_training(
     from samebits.building import training_of
     from samebits.train.run.restore import open_run
 
-    if target != "c":
-        raise InputError(f"--train: expected --target c, found {target}; leave out --target")
-    _check_train(others)
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
@@ -72,7 +65,7 @@ def _parts(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts)
 
 
-def _check_train(others: Mapping[str, Any]) -> None:
+def check_train(others: Mapping[str, Any]) -> None:
     """InputError for an option that does not apply to training steps."""
     for name, value in others.items():
         if value is not None:
@@ -106,7 +99,7 @@ def verify_training(
     from samebits.ondevice.check import HOST, checked_names
     from samebits.train.run.restore import open_run
 
-    _check_train(others)
+    check_train(others)
     kind, _, count = train.partition(":")
     if kind != "steps" or not (count.isascii() and count.isdigit()) or not 1 <= int(count) <= 10**6:
         raise InputError(

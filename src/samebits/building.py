@@ -23,7 +23,6 @@ from samebits.codegen.run.interface import LARGEST_REPORT, REPORT
 from samebits.codegen.run.requirements import BOARDS, requirements
 from samebits.codegen.run.targets import TARGETS
 from samebits.data.load import given_data
-from samebits.data.options import PLAIN
 from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
@@ -46,6 +45,7 @@ from samebits.ondevice.optimizer import parse_schedule
 from samebits.ondevice.package import TrainingCode, code_of_run, state_bytes, trained_on
 from samebits.onnx import to_qdq
 from samebits.onnx.writer.emit import model_bytes
+from samebits.recipes import PLAIN, Accelerator, Packaging
 from samebits.reports.html import Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import SAME, CompiledNetwork, Firmware
@@ -66,9 +66,7 @@ CHECKED_BATCH = 8  # samples of a training step that `verify` makes
 def package_of(
     model: Model,
     out: Path,
-    prefix: str,
-    cpu: str,
-    package: str,
+    how: Packaging,
     sizes: bool,
     sign_by: str | Path | None = None,
 ) -> CompiledNetwork:
@@ -83,7 +81,7 @@ def package_of(
     else:
         name = ONNX_FILE
         data = model_bytes(to_qdq(model.real, "float", model.facts), out / name)
-    made = packaged(name, data, model.source, prefix, cpu, package)
+    made = packaged(name, data, model.source, how.prefix, how.cpu or "portable", how.package)
     sha256 = replace_folder(out, made.files, key)
     boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
     return CompiledNetwork(
@@ -94,7 +92,7 @@ def package_of(
         tuple(requirements(integer, name) for name in boards),
         model.rate,
         None if model.rate is None else out / AUDIO,
-        package,
+        how.package,
         model,
         sha256,
         None if key is None else out / signature_of(REPORT),
@@ -369,10 +367,7 @@ def training_verified(
 def firmware_of(
     model: Model,
     out: Path,
-    native: int,
-    mantissa: int,
-    requantize: bool,
-    steps: int | None,
+    how: Accelerator,
     sign_by: str | Path | None = None,
 ) -> Firmware:
     """Write the program of a float network for the neural processor, its memory image and, last, a
@@ -385,7 +380,11 @@ def firmware_of(
     _check_report(out)
     progress.stage("generating firmware")
     program, image = lower_real_graph(
-        model.real, native, mantissa, requantize=requantize, steps=steps
+        model.real,
+        how.native_dim,
+        how.mantissa,
+        requantize=how.requantize,
+        steps=how.steps,
     )
     path = out / "model.nnp"
     files = encoded(path, program, image)
@@ -393,10 +392,10 @@ def firmware_of(
         "format": FOLDER_FORMAT,
         "version": version("samebits"),
         "options": {
-            "native_dim": native,
-            "mantissa": mantissa,
-            "requantize": requantize,
-            "steps": steps,
+            "native_dim": how.native_dim,
+            "mantissa": how.mantissa,
+            "requantize": how.requantize,
+            "steps": how.steps,
         },
         "sha256": firmware_sha256(program, image),
     }

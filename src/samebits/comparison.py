@@ -9,7 +9,7 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,23 @@ from samebits import api
 from samebits.data import Dataset
 from samebits.data.earlier import NONE
 from samebits.data.load import given_data
-from samebits.data.options import DataOptions, LabelledReading
 from samebits.errors import InputError, RangeError
+from samebits.recipes import (
+    Execution,
+    Given,
+    Numerics,
+    Optimizer,
+    Recipe,
+    Recomputation,
+    Training,
+    reading_of,
+    takes,
+)
+from samebits.recipes.training import EXPONENTS
 from samebits.reports.comparison import BASE, ComparedRun, Comparison
 from samebits.settled import settled
 from samebits.spec.formats import Format
 from samebits.train.architectures import build
-from samebits.train.convert import EXPONENTS
 from samebits.train.emulated import Emulated, emulated_format, emulated_formats
 from samebits.train.widths import Widths
 
@@ -33,11 +43,12 @@ if TYPE_CHECKING:
     from samebits.train.run.loop import Reporter
 
 SEED_MAX = 2**32 - 1
-READING = tuple(LabelledReading.__annotations__)
+ENTRY = ("numerics", "exponents", "widths", "rounding")  # options that an entry states
+OWN = ("resume", "overwrite", "trace", "tensorboard")  # options of one run alone
 
 
 @dataclass(frozen=True)
-class Numerics:
+class NumericsEntry:
     """An entry of the list: float32, bfp with options of its own, or a format that is emulated.
 
     name: as it is written, such as bfp:nearest; options: those of `fit`
@@ -58,7 +69,7 @@ class Numerics:
         return re.sub(r"[:,]", "-", self.name)
 
 
-def entries_of(numerics: str | Sequence[str]) -> tuple[Numerics, ...]:
+def entries_of(numerics: str | Sequence[str]) -> tuple[NumericsEntry, ...]:
     """The entries of a list of numerics, as `compare` takes it.
 
     Raises InputError for a wrong entry, one that is there twice, and a list without float32 or with
@@ -81,15 +92,15 @@ def entries_of(numerics: str | Sequence[str]) -> tuple[Numerics, ...]:
 
 
 @settled
+@takes(Training, Optimizer, Numerics, Recomputation, Execution)
 def compare(
-    data: str | Path | Dataset,
+    data: Any,
     arch: str | nn.Module,
     out: str | Path,
-    *,
+    *recipes: Recipe,
     numerics: str | Sequence[str] = ("float32", "bfp"),
     seeds: Iterable[int] = range(5),
     reporter_of: Callable[[str], Reporter | None] | None = None,
-    **options: Any,
 ) -> Comparison:
     """Train one network in several numerics, over several seeds, and compare them with float32.
 
@@ -103,7 +114,7 @@ def compare(
                 (its rounding), and formats of the catalogue of at most 24 bits (mxint8, msfp12 to
                 msfp16, ...), which are emulated in float32: `samebits.train.emulated`
     reporter_of: gives the reporter of a run (as of `fit`) by its title
-    options:    further options of `fit`, the same for every run
+    recipes:    those of `fit`, the same for every run, but for what `numerics` and `seeds` say
 
     Raises InputError for an unknown numerics, a list without float32, seeds that repeat, and as
     `fit`; CheckpointError where `out` holds runs of other options.
@@ -114,9 +125,12 @@ def compare(
         raise InputError(
             "compare: expected one process, found several of torchrun; start it without torchrun"
         )
-    reading = {key: options.pop(key) for key in READING if key in options}
-    chosen_reading = DataOptions.of(**reading)
-    dataset = given_data(data, limit=options.get("limit"), options=chosen_reading, earlier=NONE)
+    asked = Given("compare", recipes, Training, Optimizer, Numerics, Recomputation, Execution)
+    for kind, taken in ((Training, ("seed",)), (Numerics, ENTRY), (Execution, OWN)):
+        asked.only(kind, [name for name in kind.options() if name not in taken])
+    training = asked[Training]
+    data, reading = reading_of(data)
+    dataset = given_data(data, limit=training.limit, options=reading, earlier=NONE)
     if dataset.task == "regression":
         raise InputError(
             f"{dataset.source}: expected a task with an accuracy to compare, found regression; "
@@ -129,11 +143,12 @@ def compare(
         title = f"{name} {entry.name} seed {seed} ({number} of {len(plan)})"
         reporter = None if reporter_of is None else reporter_of(title)
         folder = Path(out) / entry.folder / str(seed)
-        runs.append(_run(dataset, arch, folder, entry, seed, reporter, options))
+        runs.append(_run(dataset, arch, folder, entry, seed, reporter, asked))
     comparison = Comparison(
         name,
         dataset.source,
-        {key: _named(value) for key, value in options.items()} | chosen_reading.chosen(),
+        {key: value for kind in asked.to_dict().values() for key, value in kind.items()}
+        | reading.to_dict(),
         tuple(entry.name for entry in entries),
         tuple(entry.name for entry in entries if entry.format is not None),
         chosen,
@@ -147,10 +162,10 @@ def _run(
     data: Dataset,
     arch: str | nn.Module,
     folder: Path,
-    entry: Numerics,
+    entry: NumericsEntry,
     seed: int,
     reporter: Reporter | None,
-    options: dict[str, Any],
+    asked: Given,
 ) -> ComparedRun:
     """One run, from where an earlier call has left it."""
     model = copy.deepcopy(arch)  # a module's state is not to go from run to run
@@ -163,23 +178,18 @@ def _run(
             data,
             model,
             folder,
-            numerics=entry.base,
-            seed=seed,
-            resume=folder.exists(),
+            replace(asked[Training], seed=seed),
+            asked[Optimizer],
+            replace(asked[Numerics], numerics=entry.base, **entry.options),
+            asked[Recomputation],
+            replace(asked[Execution], resume=folder.exists()),
             reporter=reporter,
-            **options,
-            **entry.options,
         )
     except RangeError as error:
         return ComparedRun(entry.name, seed, diverged=str(error))
     assert run is not None  # of one process, the first
     result = run.result
     return ComparedRun(entry.name, seed, result.accuracy, result.train_loss, result.sha256)
-
-
-def _named(value: Any) -> Any:
-    """An option as a record has it: a callable by its name."""
-    return getattr(value, "__qualname__", type(value).__name__) if callable(value) else value
 
 
 def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
@@ -204,16 +214,16 @@ def _split(text: str) -> list[str]:
     return entries
 
 
-def _entry(text: str) -> Numerics:
+def _entry(text: str) -> NumericsEntry:
     name, *options = text.split(":")
     if name == "bfp":
-        return Numerics(text, options=_bfp_options(text, options))
+        return NumericsEntry(text, options=_bfp_options(text, options))
     if options:
         raise InputError(f"numerics: expected options for bfp alone, found {text!r}; give {name}")
     if name == BASE:
-        return Numerics(name)
+        return NumericsEntry(name)
     try:
-        return Numerics(name, emulated_format(name))
+        return NumericsEntry(name, emulated_format(name))
     except InputError as error:
         known = ", ".join((BASE, "bfp", *emulated_formats()))
         raise InputError(f"numerics: expected one of {known}, found {name!r} ({error})") from None

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from samebits import entrance
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import PLAIN_SCALE, Earlier
-from samebits.data.options import LARGEST_MEAN, MOST_CHANNELS, DataOptions
 from samebits.data.preparation import (
     MAX_NAMES,
     Feature,
@@ -28,6 +27,8 @@ from samebits.data.preparation import (
     scale_record,
 )
 from samebits.errors import InputError
+from samebits.recipes import from_record
+from samebits.recipes.reading import LARGEST_MEAN, MOST_CHANNELS, Reading
 
 T = TypeVar("T")
 FORMAT = "samebits-contract-1"
@@ -109,12 +110,14 @@ class Contract:
     """The meaning of a network's numbers. Of what it does not name nothing is known.
 
     name, version: of the model, as its author has them
+    recipes: the options that its quantization was asked for, as JSON data (`recipes.from_record`)
     """
 
     inputs: tuple[InputMeaning, ...] = ()
     outputs: tuple[OutputMeaning, ...] = ()
     name: str = ""
     version: str = ""
+    recipes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise InputError for an unknown rule, names that are alike, and scales without them."""
@@ -184,6 +187,7 @@ class Contract:
             both(self.outputs, earlier.outputs),
             self.name or earlier.name,
             self.version or earlier.version,
+            {**earlier.recipes, **self.recipes},
         )
 
     def reading(self) -> Earlier | None:
@@ -197,7 +201,7 @@ class Contract:
             classes = made.names if made is not None and made.rule == "argmax" else ()
             scales = () if made is None else made.scales
             preparation = Preparation(given.columns, scales, classes)
-        options = DataOptions(mean=given.mean, std=given.std)
+        options = Reading(mean=given.mean, std=given.std)
         return Earlier(options, preparation, bool(given.mean), given.missing)
 
     def to_dict(self) -> dict[str, Any]:
@@ -223,7 +227,13 @@ class Contract:
             }
             for each in self.outputs
         ]
-        kept = {"name": self.name, "version": self.version, "inputs": inputs, "outputs": outputs}
+        kept: dict[str, Any] = {
+            "name": self.name,
+            "version": self.version,
+            "inputs": inputs,
+            "outputs": outputs,
+        }
+        kept["recipes"] = dict(self.recipes)
         return {"format": FORMAT, **{key: value for key, value in kept.items() if value}}
 
     def to_json(self) -> str:
@@ -298,17 +308,19 @@ def _over(port: Any, earlier: Any) -> Any:
     rule = getattr(port, "rule", "")
     if earlier is None or (rule and rule != earlier.rule):
         return port
-    said = {field.name: getattr(port, field.name) for field in fields(port)}
+    said = {each.name: getattr(port, each.name) for each in fields(port)}
     return replace(earlier, **{name: value for name, value in said.items() if value})
 
 
 def _contract(record: Any) -> Contract:
-    _keys(record, ("format", "name", "version", "inputs", "outputs"))
+    _keys(record, ("format", "name", "version", "inputs", "outputs", "recipes"))
     require(record.get("format", FORMAT) == FORMAT)
     inputs = _listed(record.get("inputs", []), _input, MOST_PORTS)
     outputs = _listed(record.get("outputs", []), _output, MOST_PORTS)
+    recipes = record.get("recipes", {})
+    from_record(recipes, "recipes")  # refuses others
     return Contract(
-        inputs, outputs, _text(record.get("name", "")), _text(record.get("version", ""))
+        inputs, outputs, _text(record.get("name", "")), _text(record.get("version", "")), recipes
     )
 
 

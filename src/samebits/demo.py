@@ -23,6 +23,7 @@ import samebits as sb
 from samebits import data as datasets
 from samebits import kernels
 from samebits.errors import InputError
+from samebits.recipes import Recipe
 from samebits.reports.deployment import (
     Deployment,
     agree,
@@ -92,23 +93,36 @@ def run(
     out = Path(out)
     data = datasets.load("digits")
 
-    def train(title: str, arch: Any, folder: Path, on: Dataset = data, **options: Any) -> Any:
+    own = sb.Execution(threads=threads, overwrite=True)
+
+    def train(
+        title: str,
+        arch: Any,
+        folder: Path,
+        epochs: int,
+        *recipes: Recipe,
+        how: sb.Execution = own,
+        on: Dataset = data,
+        batch: int = BATCH,
+    ) -> Any:
         """One run of an architecture, a TrainingRun."""
-        options = {"batch": BATCH, "seed": seed, "threads": threads, "overwrite": True, **options}
-        done = sb.fit(on, arch, folder, reporter=reporter_of(title), **options)
+        training = sb.Training(epochs=epochs, batch=batch, seed=seed)
+        done = sb.fit(on, arch, folder, training, how, *recipes, reporter=reporter_of(title))
         if done is None:
             raise InputError("expected one process, found workers of torchrun; run the demo alone")
         return done
 
     # The same network in block floating point and in float32.
-    bfp = train("cnn bfp", "cnn", out / "bfp", epochs=EPOCHS)
-    float32 = train("cnn float32", "cnn", out / "float32", epochs=EPOCHS, numerics="float32")
+    in_float = sb.Numerics(numerics="float32")
+    bfp = train("cnn bfp", "cnn", out / "bfp", EPOCHS)
+    float32 = train("cnn float32", "cnn", out / "float32", EPOCHS, in_float)
 
     # The BFP run once more by a plan that holds less memory, and once more with other kernels.
     plan = sb.plan(
         "cnn",
-        budget=BUDGET,
-        batch=BATCH,
+        None,
+        sb.Training(batch=BATCH),
+        sb.Recomputation(memory_budget=BUDGET),
         input_shape=data.input_shape,
         classes=data.classes,
         threads=threads,
@@ -117,10 +131,12 @@ def run(
     native = f"{kernels.realisation()} kernels, {threads or torch.get_num_threads()} threads"
     with tempfile.TemporaryDirectory() as work:
         title = "cnn bfp, within a memory budget"
-        planned = train(title, "cnn", Path(work) / "planned", epochs=EPOCHS, plan=stored)
+        planned = train(
+            title, "cnn", Path(work) / "planned", EPOCHS, sb.Recomputation(plan=str(stored))
+        )
         with kernels.use("eager"):
             title = "cnn bfp, PyTorch kernels"
-            again = train(title, "cnn", Path(work) / "eager", epochs=EPOCHS, threads=1)
+            again = train(title, "cnn", Path(work) / "eager", EPOCHS, how=replace(own, threads=1))
     hashes = {
         native: bfp.sha256,
         f"{native}, recomputed within a memory budget": planned.sha256,
@@ -128,14 +144,15 @@ def run(
     }
 
     # Two float networks for quantization after training.
-    common: dict[str, Any] = {"numerics": "float32", "lr": LR}
-    smooth = train("smooth float32", "smooth", out / "smooth", epochs=SMOOTH_EPOCHS, **common)
-    lstm = train("lstm float32", "lstm", out / "lstm", epochs=LSTM_EPOCHS, **common)
+    common = in_float, sb.Optimizer(lr=LR)
+    smooth = train("smooth float32", "smooth", out / "smooth", SMOOTH_EPOCHS, *common)
+    lstm = train("lstm float32", "lstm", out / "lstm", LSTM_EPOCHS, *common)
 
     # A language model of Python's own documentation, and what it says on every backend.
     text, notes = _documentation()
     module = gpt(256, CONTEXT, width=WIDTH, depth=DEPTH)
-    train("gpt bfp", module, out / "gpt", text, batch=16, epochs=1, optimizer="adamw", lr=0.003)
+    adamw = sb.Optimizer(optimizer="adamw", lr=0.003)
+    train("gpt bfp", module, out / "gpt", 1, adamw, on=text, batch=16)
     speakers = {name: backend_named(name).unavailable() for name in SPEAKERS if name in BACKENDS}
     spoken = sb.load(out / "gpt", arch=module).generate(
         PROMPT,

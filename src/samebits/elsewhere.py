@@ -38,7 +38,7 @@ SAVED_MODEL = Foreign(
 )
 FROZEN = Foreign(
     "a TensorFlow graph",
-    "convert it: python -m tf2onnx.convert --graphdef {path} --inputs NAME:0 --outputs NAME:0 "
+    "convert it: python -m tf2onnx.convert --graphdef {path} --data NAME:0 --outputs NAME:0 "
     "--output model.onnx, or of a SavedModel its folder by --saved-model",
 )
 SCRIPT = Foreign(
@@ -53,7 +53,7 @@ WEIGHTS = Foreign(
 )
 ARRAYS = Foreign(
     "arrays without a network",
-    "samples are given by --calibration or --inputs, beside the network",
+    "samples are given by --data, beside the network",
 )
 HUGGING_FACE = Foreign(
     "a folder of Hugging Face",

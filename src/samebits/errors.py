@@ -10,7 +10,7 @@ LISTED = 50  # lines of one message
 
 # Options of the command line whose arguments in Python have other names.
 _ARGUMENTS = {
-    "inputs": "samples=",
+    "data": "data=, calibration= or samples=",
     "shape": "shapes=",
     "input": "input_shape=",
     "memory-limit": "samebits.memory_limit(...)",

@@ -17,6 +17,7 @@ from samebits import entrance
 from samebits.api import fit
 from samebits.errors import InputError
 from samebits.network import Network
+from samebits.recipes import Execution, Optimizer, Training, read
 from samebits.sources import load
 
 if TYPE_CHECKING:
@@ -67,17 +68,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if not isinstance(seed, int):
             seed = 0 if seed is None else int(check_random_state(seed).randint(SEEDS))
         with tempfile.TemporaryDirectory() as folder:
-            options: dict[str, Any] = {"target": self._target(), "task": task}
             fit(
-                (rows, rows),
+                read((rows, rows), target=self._target(), task=task),
                 self.arch,
                 Path(folder) / "run",
-                epochs=self.epochs,
-                batch=min(self.batch, len(rows)),
-                lr=self.lr,
-                seed=seed,
-                threads=self.threads,
-                **options,
+                Training(epochs=self.epochs, batch=min(self.batch, len(rows)), seed=seed),
+                Optimizer(lr=self.lr),
+                Execution(threads=self.threads),
             )
             net = load(Path(folder) / "run")
             if names and len(set(names)) == len(names):

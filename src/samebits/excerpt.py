@@ -76,12 +76,6 @@ class Part(TypedDict, total=False):
     meaning: str | None
 
 
-def part_and_rest(options: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Those of a function's keywords that are a `Part`, and the others."""
-    part = {name: value for name, value in options.items() if name in Part.__annotations__}
-    return part, {name: value for name, value in options.items() if name not in part}
-
-
 def excerpt_of(
     shapes: Shapes | None = None,
     set: Settings | None = None,

@@ -149,7 +149,7 @@ class Model:
             raise InputError(
                 f"{self.source}: expected a quantized model (QuantizeLinear and DequantizeLinear "
                 "nodes), found a float one; quantize it first: samebits quantize MODEL.onnx "
-                "--calibration X.npz --out Q.onnx"
+                "--data X.npz --out Q.onnx"
             )
         integer = fold_channels(lower_graph(without_guards(real)))
         verify(integer)

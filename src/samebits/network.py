@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,21 @@ from samebits.errors import (
 )
 from samebits.ir import Graph, Value
 from samebits.model import Model
+from samebits.recipes import (
+    Accelerator,
+    FineTuning,
+    Given,
+    Packaging,
+    Recipe,
+    reading_of,
+    takes,
+)
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Firmware, Generation, Profile, Trace, Verification
 from samebits.settled import outside, settled
 
 if TYPE_CHECKING:
     from samebits.contract import Contract
-    from samebits.data import Reading
     from samebits.predictions import Prediction
     from samebits.quantization import Fidelity, Held, QuantizationReport, RecurrentReport
     from samebits.reports.page.network import NetworkFacts
@@ -116,17 +124,17 @@ class Network(Reported):
         return f"<{self.kind} {self.source}: {inputs} -> {outputs}>"
 
     @settled
+    @takes()
     def run(
         self,
         samples: Any,
         backend: str | None = None,
         *,
         codes: bool = False,
-        **reading: Unpack[Reading],
     ) -> dict[str, Array]:
         """The outputs for samples, by name: real numbers in binary32, of firmware in binary16.
 
-        samples, reading: as `verify` takes them
+        samples: as `verify` takes them
         backend: a name; by default the one that defines the bits. A float network has none: it is
                  computed in binary64
         codes:   the integers of a quantized network instead
@@ -143,9 +151,9 @@ class Network(Reported):
                     f"{self.source}: expected a quantized network for a backend and for codes, "
                     "found a float one; quantize it first, or leave backend and codes out"
                 )
-            return run_float(self.model, samples, reading)
+            return run_float(self.model, samples)
         chosen = usable(backend or reference_of(self.model), self.model)
-        arrays = chosen.run(self.model, given_codes(samples, self.model, 0, reading))
+        arrays = chosen.run(self.model, given_codes(samples, self.model))
         found = zip(self.outputs, arrays, strict=True)
         if codes or self.kind == "firmware":
             return {value.name: array for value, array in found}
@@ -155,9 +163,8 @@ class Network(Reported):
         }
 
     @settled
-    def predict(
-        self, data: Any, backend: str | None = None, **reading: Unpack[Reading]
-    ) -> Prediction:
+    @takes()
+    def predict(self, data: Any, backend: str | None = None) -> Prediction:
         """Named answers for raw data, one for every sample that is given, in its order: classes
         with their scores, the labels that hold, or values in their unit. The same from every
         backend.
@@ -166,18 +173,19 @@ class Network(Reported):
                  or recordings: a folder, a file, a list of files; an array of raw rows in the order
                  of the contract's columns, or of images as uint8; Pillow's images; or what `verify`
                  takes. Labels are not needed
+                 Arrays in `sb.prepared` are what the network itself takes, such as rows that are
+                 standardised already
         backend: as `run` takes it
-        reading: as `run` takes it; with `prepared` arrays are what the network itself takes, such
-                 as rows that are standardised already
 
         Raises InputError for a network whose contract has no rule for its output, and for data that
         does not fit its contract: one error lists all columns that lack and all that are besides.
         """
         from samebits.predictions import predict
 
-        return predict(self.model, data, backend, reading)
+        return predict(self.model, data, backend)
 
     @settled
+    @takes()
     def verify(
         self,
         samples: Any = "random:100",
@@ -187,13 +195,13 @@ class Network(Reported):
         signers: str | Path | None = None,
         seed: int = 0,
         raw: bool = False,
-        **reading: Unpack[Reading],
     ) -> Verification:
         """Compute samples on several backends and compare them for equality, without tolerance.
 
         samples:   real numbers or codes: an array, a tensor, a dict of them, a DataLoader or
                    another iterable, an .npz file; all samples of a folder, a table, a DataFrame of
-                   pandas or a Dataset, in their order; or random:N codes of (seed, input)
+                   pandas or a Dataset, in their order, or what `sb.read` gave; or random:N codes of
+                   (seed, input)
         backends:  names. Each must be able to run here, else InputError says what is missing. None:
                    the usual ones that can run, onnxruntime in its integer form where binary32 may
                    differ, and the result says which were left out
@@ -202,8 +210,6 @@ class Network(Reported):
                    signed its report.json, of a training folder its result.json
         raw:       samples are raw rows or images, as `predict` takes them, and answers are compared
                    too: C computes all from raw values (docs/spec/tables.md 5)
-        reading:   of a file or folder: its options, such as `resize`; of arrays for the network of
-                   a training folder: `prepared` (`data.Reading`)
 
         Of a folder that `compile` or `ship` wrote, all files are checked first, and backends of
         generated C build the C of that folder. Where one differs, is missing or is not of the
@@ -215,7 +221,7 @@ class Network(Reported):
         Raises InputError for a float network, unknown names and samples that do not fit.
         """
         from samebits.predictions import compared
-        from samebits.verification.inputs import chosen_of, name_of
+        from samebits.verification.inputs import name_of
         from samebits.verification.run import chosen_backends
         from samebits.verification.sealed import check_folder
 
@@ -229,7 +235,7 @@ class Network(Reported):
             return Verification(self.source, 0, {}, (), refused=folder.refused)
         usual = backends is None and not available
         count, ports, expected, verdicts = compared(
-            folder.model, samples, names, strict, usual, seed, raw, reading
+            folder.model, samples, names, strict, usual, seed, raw
         )
         return Verification(
             self.source,
@@ -237,7 +243,7 @@ class Network(Reported):
             dict(zip(ports.outputs, expected, strict=True)),
             tuple(verdicts),
             name_of(samples),
-            chosen_of(reading),
+            reading_of(samples)[1].to_dict(),
             seed,
             *folder.said,
         )
@@ -325,13 +331,13 @@ class Network(Reported):
         return Generation(self.source, tuple(given), seed, generate(model, request, names))
 
     @settled
+    @takes()
     def trace(
         self,
         samples: Any = "random:1",
         backend: str | None = None,
         *,
         seed: int = 0,
-        **reading: Unpack[Reading],
     ) -> Trace:
         """The hash of every layer in every run, and the codes where the backend has them.
 
@@ -343,23 +349,23 @@ class Network(Reported):
         from samebits.verification.trace import to_record
 
         chosen = usable(backend or reference_of(self.model), self.model)
-        codes = given_codes(samples, self.model, seed, reading)
+        codes = given_codes(samples, self.model, seed)
         runs = chosen.trace(self.model, codes)
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
     @settled
+    @takes()
     def profile(
         self,
         board: str = "cortex-m3",
         samples: Any = "random:1",
         *,
         seed: int = 0,
-        **reading: Unpack[Reading],
     ) -> Profile:
         """Instructions of every layer's C on an emulated board, for the first of the samples.
 
         board:   a board that C is built for, such as cortex-m3
-        samples, reading: as for `verify`
+        samples: as for `verify`
 
         Raises InputError for another name, where the board cannot be emulated here or the network
         does not fit it, and for samples that do not fit.
@@ -370,7 +376,7 @@ class Network(Reported):
 
         place = find_board(board)
         graph = self.model.integer
-        taken = given_codes(samples, self.model, seed, reading)
+        taken = given_codes(samples, self.model, seed)
         first = [
             codes[: step(graph.values[name])]
             for name, codes in zip(graph.inputs, taken, strict=True)
@@ -380,107 +386,68 @@ class Network(Reported):
         return Profile(self.source, board, tuple(layers), total)
 
     @settled
+    @takes(Packaging, Accelerator)
     def compile(
         self,
         out: str | Path,
-        *,
-        target: str = "c",
-        prefix: str | None = None,
-        cpu: str | None = None,
-        package: str | None = None,
+        *recipes: Recipe,
+        target: str | None = None,
         sizes: bool | None = None,
-        native_dim: int | None = None,
-        mantissa: int | None = None,
-        requantize: bool | None = None,
-        steps: int | None = None,
         stream: bool | None = None,
         sign: str | Path | None = None,
     ) -> CompiledNetwork | Firmware:
         """Generate portable C, or firmware of the neural processor (which takes float networks).
 
-        out:    folder to write; an earlier one of the same kind is replaced
-        target: c or npu
-        prefix: c: prefix of every name, by default `model`
-        cpu:    c: processor whose kernels are taken, such as cortex-m4; by default those of any.
-                The codes are the same
-        package: c: make (the default), cmake, arduino, zephyr, espidf or platformio: the folder as
-                that build system has it
-        sizes:  c: whether to build for the boards, to measure flash, RAM and stack
-        stream: c: one step of a sequence (`as_steps`), with `model_step` and its states
-        native_dim, mantissa: npu: native dimension (16), bits beside the sign (15)
-        requantize: npu: partial products go through binary16 between tiles
-        steps:  npu: length of a recurrent network's sequences, if not its own
-        sign:   a private key of yours, or the public one of a key in ssh-agent: report.json.sig is
-                its signature of report.json, by ssh-keygen
+        out:     folder to write; an earlier one of the same kind is replaced
+        recipes: Packaging for C, or Accelerator for firmware
+        target:  c or npu; by default that of the recipe, else c
+        sizes:   c: whether to build for the boards, to measure flash, RAM and stack
+        stream:  c: one step of a sequence (`as_steps`), with `model_step` and its states
+        sign:    a private key of yours, or the public one of a key in ssh-agent: report.json.sig is
+                 its signature of report.json, by ssh-keygen
 
         Raises InputError for options of another target, and where `out` holds other files;
         UnsupportedError for operators without a counterpart.
         """
         from samebits.building import firmware_of, package_of
 
+        asked = Given("compile", recipes, Packaging, Accelerator)
+        if target is None:
+            target = "npu" if Accelerator in asked else "c"
         if target not in TARGETS:
             raise InputError(f"--target: expected one of {', '.join(TARGETS)}, found {target!r}")
-        of_c: dict[str, Any] = {
-            "--prefix": prefix,
-            "--cpu": cpu,
-            "--package": package,
-            "--sizes": sizes,
-            "--stream": stream,
-        }
-        of_npu: dict[str, Any] = {
-            "--native-dim": native_dim,
-            "--mantissa": mantissa,
-            "--requantize": requantize,
-            "--steps": steps,
-        }
-        given = of_npu if target == "c" else of_c
-        for option, value in given.items():
+        of_npu = target == "npu"
+        others: dict[str, Any] = dict(asked[Packaging if of_npu else Accelerator].chosen())
+        if of_npu:
+            others |= {"sizes": sizes, "stream": stream}
+        for name, value in others.items():
             if value is not None:
                 raise InputError(
-                    f"{option} does not apply to --target {target}, found {value}; leave it out, "
-                    f"or give --target {'npu' if target == 'c' else 'c'}"
+                    f"--{name.replace('_', '-')} does not apply to --target {target}, found "
+                    f"{value}; leave it out, or give --target {'c' if of_npu else 'npu'}"
                 )
-        if target == "npu":
-            native = 16 if native_dim is None else native_dim
-            bits = 15 if mantissa is None else mantissa
-            return firmware_of(self.model, Path(out), native, bits, bool(requantize), steps, sign)
-        return package_of(
-            (self.as_steps() if stream else self).model,
-            Path(out),
-            "model" if prefix is None else prefix,
-            "portable" if cpu is None else cpu,
-            "make" if package is None else package,
-            bool(sizes),
-            sign,
-        )
+        if of_npu:
+            return firmware_of(self.model, Path(out), asked[Accelerator], sign)
+        model = (self.as_steps() if stream else self).model
+        return package_of(model, Path(out), asked[Packaging], bool(sizes), sign)
 
     @settled
-    def finetune(
-        self,
-        data: Any,
-        *,
-        epochs: int = 1,
-        batch: int = 64,
-        lr: float = 0.001,
-        seed: int = 0,
-        device: str = "cpu",
-        **reading: Unpack[Reading],
-    ) -> Network:
+    @takes(FineTuning)
+    def finetune(self, data: Any, *recipes: Recipe, device: str = "cpu") -> Network:
         """This quantized classifier trained on: forward its integers, backward straight through.
 
         Weights and biases change; scales, zero points and tables stay. Which codes come out depends
         on the machine, as training in float32 does; what they compute then does not.
 
-        data:  digits, a folder or file of data for training, or a Dataset; its training samples
-        lr:    of Adam, in parts of a layer's largest code; it falls linearly to 0
-        reading: of a file or folder, as `verify` takes it
+        data:    digits, a folder or file of data for training, or a Dataset; its training samples;
+                 or what `sb.read` gave
+        recipes: FineTuning
 
         Raises InputError for a network that is not quantized and for data that does not fit,
         UnsupportedError for operators without a rule for gradients.
         """
         from samebits.data.load import given_data
-        from samebits.data.options import options_given
-        from samebits.finetuning import FineTuning, finetune
+        from samebits.finetuning import finetune
         from samebits.quantization import QuantizationReport
         from samebits.verification.deployable import deployable
         from samebits.verification.fidelity import measured
@@ -491,11 +458,12 @@ class Network(Reported):
                 "quantize it first"
             )
         shape = self.inputs[0].shape[1:]
-        options, earlier = options_given(reading), self.model.known
+        asked, earlier = Given("finetune", recipes, FineTuning), self.model.known
+        data, options = reading_of(data)
         data = given_data(data, input_shape=shape, options=options, earlier=earlier)
         if self.model.rate is not None:
             data.check_rate(self.model.rate)
-        made = finetune(self.model.real, data, FineTuning(epochs, batch, lr, seed), device)
+        made = finetune(self.model.real, data, asked[FineTuning], device)
         report = self.quantization
         if isinstance(report, QuantizationReport):
             report = replace(report, changes=(*report.changes, *made.changes))
@@ -539,6 +507,7 @@ class Network(Reported):
         return path
 
     @settled
+    @takes()
     def report(
         self,
         samples: Any = None,
@@ -550,7 +519,6 @@ class Network(Reported):
         run: str | Path | None = None,
         saved: str | Path | CompiledNetwork | None = None,
         seed: int = 0,
-        **reading: Unpack[Reading],
     ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
         quantization, where this session quantized it. `save("page.html")` writes the page of the
@@ -567,7 +535,6 @@ class Network(Reported):
                  own test samples are measured, where its data is still there
         saved:   where the network lies, for the commands that the page shows, if not in its source;
                  or the C compiled of it, whose figures the page states
-        reading: of samples in a file or folder, as `verify` takes it
         seed:    of random:N samples; beside `verified` its own is taken
 
         Raises InputError for samples that do not fit and options that do not apply.
@@ -581,7 +548,7 @@ class Network(Reported):
         from samebits.verification.evaluate import quality_for_page
         from samebits.verification.quality import Quality
 
-        quality, unmeasured = quality_for_page(self.model, samples, run, reading)
+        quality, unmeasured = quality_for_page(self.model, samples, run)
         samples = None if isinstance(samples, Quality) else samples
         check_options(self, samples is not None, against, board, clock)
         if verified is not None:
@@ -595,9 +562,9 @@ class Network(Reported):
             by_board = board is not None and samples is None
             inputs.check_seed(seed, "random:1" if by_board else samples)
         given = None
-        chosen = inputs.chosen_of(reading)
-        if samples is not None or chosen:  # without, it may have no integer form
-            given = inputs.read_once(samples, self.interface, self.model, reading)
+        chosen = reading_of(samples)[1].to_dict()
+        if samples is not None:  # without, it may have no integer form
+            given = inputs.read_once(samples, self.interface, self.model)
         summary = network_summary(self.source, self.kind, self.model)
         sections = [*quality_text(quality), *summary.sections]
         cost = [] if self.quantization is None else quantization_sections(self.quantization)

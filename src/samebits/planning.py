@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samebits.errors import InputError
+from samebits.recipes import Given, Numerics, Recipe, Recomputation, Training, takes
 from samebits.results import MeasuredDevice, MemoryPlan
 from samebits.settled import settled
 from samebits.settled import threads as cpu_threads
@@ -18,17 +19,12 @@ if TYPE_CHECKING:
 
 
 @settled
+@takes(Training, Numerics, Recomputation)
 def plan(
     source: str | Path | nn.Module,
     example: Any = None,
-    *,
-    budget: int | str | None = None,
-    device: str = "laptop-cpu",
-    backward: str = "sequential",
+    *recipes: Recipe,
     loss: Callable[[Any], Any] | None = None,
-    numerics: str | None = None,
-    batch: int | None = None,
-    shards: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     time_limit: float | None = None,
@@ -40,12 +36,10 @@ def plan(
     step of eager PyTorch, and the sub-layers are its operators.
 
     source:  a torch.nn.Module, converted or not, with an `example` batch (a tensor); an
-             architecture of `fit` by name, with numerics (bfp), batch, shards, input_shape
-             (3, 32, 32) and classes (10); or a plan's file, to look at
-    budget:  bytes a pass may hold: a number, 3M, 1.5G (powers of 1024), or 40% of what storing
-             everything takes. None: each result by itself, by the local rule
-    device:  a device's name, or a file that `measure_device` wrote
-    backward: sequential, or, in BFP, paired (weight gradients in a second thread)
+             architecture of `fit` by name, with Training (batch, shards), Numerics (numerics),
+             input_shape (3, 32, 32) and classes (10); or a plan's file, to look at
+    recipes: Recomputation: without a budget each result is decided by itself, by the local rule;
+             a device is a name, or a file that `measure_device` wrote
     loss:    of a module's output; by default one of all its elements
     time_limit: seconds after which the search within a budget ends with the best plan so far, which
              then depends on the machine's speed. None: a number of steps, the same everywhere
@@ -57,14 +51,16 @@ def plan(
     from samebits.recompute.plan.plan import read_plan
     from samebits.reports.recompute import memory_picture
 
-    arch_options: dict[str, Any] = {
-        "numerics": numerics,
-        "batch": batch,
-        "shards": shards,
-        "input_shape": input_shape,
-        "classes": classes,
-    }
-    if time_limit is not None and budget is None:
+    if isinstance(example, Recipe):
+        example, recipes = None, (example, *recipes)
+    asked = Given("plan", recipes, Training, Numerics, Recomputation)
+    asked.only(Training, ("batch", "shards"))
+    asked.only(Numerics, ("numerics",))
+    asked.only(Recomputation, ("memory_budget", "plan_device", "backward"))
+    how = asked[Recomputation]
+    sizes: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
+    of_arch = {**sizes, **asked[Training].chosen(), **asked[Numerics].chosen()}
+    if time_limit is not None and how.memory_budget is None:
         raise InputError(
             "--time-limit needs --memory-budget, found none: without a budget there is no search; "
             "give one, or leave --time-limit out"
@@ -73,15 +69,21 @@ def plan(
         raise InputError(f"--time-limit: expected seconds above 0, found {time_limit}")
     with cpu_threads(threads):
         if isinstance(source, str | Path) and Path(source).suffix == ".json":
-            refuse(example=example, budget=budget, loss=loss, **arch_options)
+            refuse(example=example, loss=loss, **how.chosen(), **of_arch)
             return MemoryPlan(read_plan(Path(source)))
         if isinstance(source, str | Path):
             refuse(example=example, loss=loss)
-            arch_options["time_limit"] = time_limit
-            made = plan_architecture(str(source), device, budget, backward, **arch_options)
+            made = plan_architecture(
+                str(source),
+                asked[Training],
+                asked[Numerics],
+                how,
+                **sizes,
+                time_limit=time_limit,
+            )
         else:
-            refuse(**arch_options)
-            made = plan_module(source, example, loss, device, budget, backward, time_limit)
+            refuse(**of_arch)
+            made = plan_module(source, example, loss, how, time_limit)
     picture = functools.partial(memory_picture, made.facts, made.plan)
     return MemoryPlan(made.plan, picture, made.forward, made.step)
 

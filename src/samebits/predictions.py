@@ -22,13 +22,11 @@ from samebits.codegen.packaging.predictor import ports_of
 from samebits.codegen.raw import Raw
 from samebits.codegen.sound import COUNT, packed
 from samebits.contract import RULE_OF, OutputMeaning
-from samebits.data import DataOptions
 from samebits.data.dataset import PEAK, pixel_values, value_table
 from samebits.data.earlier import Earlier
 from samebits.data.folder import is_sample, sample_files, takes_of
 from samebits.data.frames import frame_of, frames_given, is_frame
 from samebits.data.masks import holds_masks
-from samebits.data.options import Reading, options_given
 from samebits.data.recordings import read_wav
 from samebits.data.stored import is_stored
 from samebits.data.table import (
@@ -43,6 +41,7 @@ from samebits.errors import InputError
 from samebits.files import write_atomically
 from samebits.ir import Graph, Value
 from samebits.model import Model, is_quantized
+from samebits.recipes.reading import Reading, prepared, reading_of
 from samebits.reports.html import Table
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.samples import archived, fitted, gather
@@ -170,7 +169,7 @@ def _shown(cell: Any) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) else printable(str(cell))
 
 
-def predict(model: Model, given: Any, backend: str | None, reading: Reading) -> Prediction:
+def predict(model: Model, given: Any, backend: str | None) -> Prediction:
     """The answers for what a user gives, as `Network.predict` says."""
     made = answering(model)
     graph = model.interface if _integer(model) else model.real
@@ -179,16 +178,14 @@ def predict(model: Model, given: Any, backend: str | None, reading: Reading) -> 
             f"{model.source}: expected a network of whole samples, found one step of a sequence "
             "with states; give the network that it was made from, or call `run` step by step"
         )
-    rows, arrays, count = _samples(model, graph, given, options_given(reading))
+    rows, arrays, count = _samples(model, graph, *reading_of(given))
     ranked, scores = _computed(model, graph, arrays, backend, made.name)
     ranked, scores = ranked[:count], scores[:count]
     chosen = _chosen(ranked, scores, made, graph.values[made.name])
     return Prediction(model.source, name_of(given), made, scores, chosen, rows)
 
 
-def raw_samples(
-    model: Model, raw: Raw, given: Any, options: DataOptions
-) -> tuple[Array, list[Array]]:
+def raw_samples(model: Model, raw: Raw, given: Any, options: Reading) -> tuple[Array, list[Array]]:
     """Raw samples [n, size] of what a user gives, binary64, bytes or int16, and the codes that
     `predict` makes of them. Raises InputError for what is neither rows, images nor recordings."""
     what, known, graph = name_of(given) or "data", model.known or Earlier(), model.interface
@@ -227,7 +224,6 @@ def compared(
     usual: bool,
     seed: int,
     raw: bool,
-    reading: Reading,
 ) -> tuple[int, Graph, list[Array], list[Verdict]]:
     """The number of samples, what is compared, the reference's, and a verdict for each backend.
 
@@ -236,15 +232,15 @@ def compared(
     """
     graph = model.interface
     if raw:
-        form, options = raw_form(model), options_given(reading)
-        rows, (codes,) = raw_samples(model, form, given, options)
+        form = raw_form(model)
+        rows, (codes,) = raw_samples(model, form, *reading_of(given))
         form = replace(form, room=rows.shape[1] - COUNT) if form.rate else form
         return (
             len(rows),
             ports_of(form),
             *verify_raw(model, form, rows, codes, names, strict, usual),
         )
-    taken = given_codes(given, model, seed, reading)
+    taken = given_codes(given, model, seed)
     count = len(taken[0]) // step(graph.values[graph.inputs[0]])
     return count, graph, *verify_model(model, taken, names, strict=strict, promised=usual)
 
@@ -272,7 +268,7 @@ def _integer(model: Model) -> bool:
 
 
 def _samples(
-    model: Model, graph: Graph, given: Any, options: DataOptions
+    model: Model, graph: Graph, given: Any, options: Reading
 ) -> tuple[tuple[str, ...], dict[str, Array], int]:
     """Names of the samples, their arrays in whole batches, and how many there are."""
     what = name_of(given) or "data"
@@ -321,7 +317,7 @@ def _of_files(
     files: list[Path],
     root: Path | None,
     what: str,
-    options: DataOptions,
+    options: Reading,
 ) -> dict[str, Array]:
     """Images or recordings."""
     shape = graph.values[graph.own_inputs[0]].shape[1:]
@@ -332,7 +328,7 @@ def _of_files(
 
 
 def _of_others(
-    model: Model, graph: Graph, given: Any, what: str, options: DataOptions
+    model: Model, graph: Graph, given: Any, what: str, options: Reading
 ) -> dict[str, Array]:
     """Tables, arrays and archives, and whatever else `gather` takes."""
     known = model.known or Earlier()
@@ -388,7 +384,7 @@ def _of_rows(array: Array, known: Earlier, what: str) -> torch.Tensor:
     frame = frame_of(array, [feature.name for feature in features], what)
     if array.dtype.kind == "f":
         known.check_raw(np.atleast_2d(array).astype(np.float64), what)
-    return values_of(features_of_frames(what, [(what, frame)], DataOptions(), known))
+    return values_of(features_of_frames(what, [(what, frame)], Reading(), known))
 
 
 def _channels_first(array: Array, shape: Sequence[int]) -> Array:
@@ -415,7 +411,7 @@ def _computed(
                 f"{model.source}: expected a quantized network for a backend, found a float one; "
                 "quantize it first, or leave backend out"
             )
-        scores = run_float(model, arrays, {"prepared": True})[output]
+        scores = run_float(model, prepared(arrays))[output]
         return scores, scores
     chosen = usable(backend or reference_of(model), model)
     found = chosen.run(model, codes_of(arrays, graph, "data"))

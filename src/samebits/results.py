@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from samebits.codegen.packaging.package import PackageReport
     from samebits.codegen.run.profile import LayerCost
     from samebits.codegen.run.requirements import Requirements
-    from samebits.data import Reading
     from samebits.ir.integer.transfer import TransferTables
     from samebits.model import Model
     from samebits.npu.machine.program import Program
@@ -47,7 +46,7 @@ class Verification(Reported):
     outputs:  those of the backend that defines the bits, by name, as codes (firmware: binary16)
     verdicts: one for each of the other backends
     inputs:   as the command line names the samples; "" for what it cannot name
-    reading:  how they were read: the options that were given (data.Reading)
+    reading:  how they were read: the options that were given (`samebits.read`)
     seed:     of random:N
     sealed:   the SHA-256 of report.json (of a training folder: result.json), of a folder whose
               files were all found to be as that states; "" of anything else
@@ -357,7 +356,7 @@ class Firmware(Reported):
             [
                 section(
                     *_sealed(self.report_sha256, self.signature),
-                    f"written: {self.path}; try: samebits simulate {self.path} --inputs X.npz "
+                    f"written: {self.path}; try: samebits simulate {self.path} --data X.npz "
                     "--out Y.npz",
                 )
             ],
@@ -420,14 +419,12 @@ class TrainingRun(Reported):
         return self.result.metrics or {}
 
     @settled
-    def predict(
-        self, data: Any, backend: str | None = None, **reading: Unpack[Reading]
-    ) -> Prediction:
+    def predict(self, data: Any, backend: str | None = None) -> Prediction:
         """As `Network.predict`, by the network of this run."""
         from samebits.model import load
         from samebits.predictions import predict
 
-        return predict(load(self.folder), data, backend, reading)
+        return predict(load(self.folder), data, backend)
 
     @property
     def sha256(self) -> str:

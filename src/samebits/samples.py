@@ -15,11 +15,11 @@ from samebits.data.archive import WHOLE_KEYS
 from samebits.data.earlier import Earlier
 from samebits.data.frames import is_frame
 from samebits.data.load import given_data
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.table import features_of_frames, values_of
 from samebits.errors import InputError
 from samebits.files import read_archive, read_array
 from samebits.ir import Graph
+from samebits.recipes.reading import PLAIN, Reading
 
 Array = np.ndarray[Any, Any]
 IMAGE_AXES = 3  # channels, height and width
@@ -38,7 +38,7 @@ def gather(
     given: Any,
     graph: Graph,
     what: str = "samples",
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     rate: int | None = None,
     earlier: Earlier | None = None,
     whole: bool = False,
@@ -76,7 +76,7 @@ def gather(
     return _checked(_of_arrays(given, graph, what), graph, what, options, earlier)
 
 
-def meaning_of(graph: Graph, given: Any, options: DataOptions) -> Contract:
+def meaning_of(graph: Graph, given: Any, options: Reading) -> Contract:
     """The contract of a network's input by data that it is given, where that says how it is fed:
     columns and scales of a `Dataset`, values of pixels. Nothing is said of outputs: data for
     another purpose may have their classes in another order."""
@@ -125,7 +125,7 @@ def _checked(
     arrays: dict[str, Array],
     graph: Graph,
     what: str,
-    options: DataOptions,
+    options: Reading,
     earlier: Earlier | None,
 ) -> dict[str, Array]:
     """Arrays as they are. Raises InputError for values that the network was not trained on."""
@@ -136,7 +136,7 @@ def _checked(
     return arrays
 
 
-def _of_frame(given: Any, what: str, options: DataOptions, earlier: Earlier | None) -> Any:
+def _of_frame(given: Any, what: str, options: Reading, earlier: Earlier | None) -> Any:
     """The values of the features of a frame of pandas, in the columns and scales of a run."""
     if earlier is None or earlier.preparation is None:
         raise InputError(
@@ -162,7 +162,7 @@ def kept(given: Any) -> Any:
 
 
 @ledger.load()
-def in_memory(given: Any, options: DataOptions = PLAIN) -> Any:
+def in_memory(given: Any, options: Reading = PLAIN) -> Any:
     """The samples of a file or folder before there is a graph for them: arrays by name, or one
     alone, read as `gather` reads them; others as they are."""
     if not isinstance(given, str | Path):
@@ -219,7 +219,7 @@ def example_of(module: Any, given: Any, what: str = "calibration") -> Any:
 
 
 def archived(
-    given: str | Path, options: DataOptions, names: Collection[str] = WHOLE_KEYS
+    given: str | Path, options: Reading, names: Collection[str] = WHOLE_KEYS
 ) -> dict[str, Array] | None:
     """The arrays of an archive of inputs, or of a file of one array; None for what is data for
     training: x and y are, unless inputs have these `names`."""
@@ -238,7 +238,7 @@ def _stored(
     given: str | Path,
     graph: Graph,
     what: str,
-    options: DataOptions,
+    options: Reading,
     rate: int | None,
     earlier: Earlier | None,
     whole: bool,

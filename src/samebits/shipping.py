@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from samebits import api, progress
 from samebits.callables import is_callable_name
@@ -20,12 +20,20 @@ from samebits.codegen.packaging.projects import check_name
 from samebits.codegen.packaging.signature import given_key, signature_of
 from samebits.codegen.run.interface import REPORT
 from samebits.codegen.run.targets import find_board
-from samebits.data.options import options_given
 from samebits.errors import InputError
-from samebits.excerpt import part_and_rest
 from samebits.ir.fidelity import FLOOR, floor_of
 from samebits.network import Network
 from samebits.quantization import QuantizationReport
+from samebits.recipes import (
+    Calibration,
+    Formats,
+    Given,
+    Packaging,
+    Recipe,
+    Recurrence,
+    reading_of,
+    takes,
+)
 from samebits.reports.quantization import fidelity_section, quantization_sections
 from samebits.reports.report import Report, Reported, printable, section
 from samebits.results import CompiledNetwork, Verification
@@ -38,7 +46,6 @@ from samebits.verification.registry import backend_named
 
 if TYPE_CHECKING:
     from samebits.contract import Contract
-    from samebits.data.options import PartReading
     from samebits.reports.html import Section
     from samebits.verification.quality import Quality
 
@@ -134,41 +141,30 @@ def _titled(title: str, result: Reported) -> list[Section]:
 
 
 @settled
+@takes(Formats, Calibration, Recurrence, Packaging)
 def ship(
     source: Any,
     calibration: Any = None,
     out: str | Path = "firmware",
-    *,
-    package: str = "make",
-    prefix: str | None = None,
-    scheme: str | None = None,
-    effort: str | None = None,
-    floor: float | str = FLOOR,
-    cpu: str | None = None,
+    *recipes: Recipe,
     backends: Sequence[str] | None = None,
     board: str | None = None,
     sign: str | Path | None = None,
     contract: Contract | Mapping[str, Any] | str | Path | None = None,
-    example: Any = None,
-    arch: str | None = None,
-    **reading: Unpack[PartReading],
 ) -> Shipment:
     """Import, quantize, verify and package a network; the folder `out` is written last, as a whole.
 
     Where any compared bit differs nothing is written, an earlier folder stays, and the result is
     false.
 
-    source:      as `load` takes it, with all its options. A network that is quantized
-                 already, as a training folder in block floating point is, is taken as it is: a note
-                 says so, and calibration, scheme, effort and reading are errors
-    calibration: as `quantize` takes it, as are scheme, effort and reading
+    source:      as `load` takes it. A network that is quantized already, as a training folder in
+                 block floating point is, is taken as it is: a note says so, and calibration and
+                 recipes of quantization are errors
+    calibration: as `quantize` takes it
     out:         folder to write: the package, model.onnx and report.html
-    package:     make, cmake, arduino, zephyr, espidf or platformio
-    prefix:      of every name in C, by default `model`: two networks in one program take two
-    floor:       dB that every output has to keep of the float network, measured on every fourth
-                 sample; "none": whatever it keeps. Of a network that is quantized already, what its
-                 file says counts
-    cpu:         processor whose kernels are taken, by default the board's or those of any
+    recipes:     Packaging, and those of `quantize`: Formats, Calibration, Recurrence. An output has
+                 to keep 10 dB where `floor` says nothing; of a network that is quantized already,
+                 what its file says counts
     backends:    to compare on 100 random inputs, as `Network.verify` takes them. The C that will be
                  written is compared too, where this machine has a compiler
     board:       an emulated Cortex-M that computes 8 random inputs too, with the kernels of its
@@ -180,27 +176,26 @@ def ship(
     backend that cannot run here, all before any work; else as `quantize` and `Network.compile`.
     """
     out = Path(out)
-    prefix = "model" if prefix is None else prefix
-    check_name(package, prefix)
-    cpu = _checked(cpu, backends, board)
+    asked = Given("ship", recipes, Formats, Calibration, Recurrence, Packaging)
+    packaging, least = asked[Packaging], asked[Calibration].floor
+    check_name(packaging.package, packaging.prefix)
+    packaging = replace(packaging, cpu=_checked(packaging.cpu, backends, board))
     check_folder(out)
     key = given_key(sign)
-    part, reading = part_and_rest(reading)
-    how = {"scheme": scheme, "effort": effort, **options_given(reading).chosen()}
-    wanted = floor_of(floor)
-    net = _quantized(source, calibration, how, floor, example, arch, part)
-    if contract is not None:
+    wanted = FLOOR if least is None else floor_of(least)
+    net = _as_it_is(source, calibration, asked)
+    if net is None:
+        net = api.quantized(source, calibration, asked, None, contract, FLOOR)
+    elif contract is not None:
         net = net.with_contract(contract)
     net.check_fidelity(wanted)
-    found = _verified(net, backends, cpu)
+    found = _verified(net, backends, packaging.cpu)
     on_board = None
     if found and board is not None:
         on_board = net.verify(BOARD_INPUTS, [board])
     if not found or (on_board is not None and not on_board):
         return Shipment(net, found, None, on_board, board)
-    compiled = _written(
-        net, found, out, (package, prefix, cpu), key, _judged(net, calibration, reading)
-    )
+    compiled = _written(net, found, out, packaging, key, _judged(net, calibration))
     return Shipment(net, found, compiled, on_board, board)
 
 
@@ -251,37 +246,6 @@ def _checked(cpu: str | None, backends: Sequence[str] | None, board: str | None)
     return own
 
 
-def _quantized(
-    source: Any,
-    calibration: Any,
-    how: Mapping[str, Any],
-    floor: float | str,
-    example: Any,
-    arch: str | None,
-    part: Mapping[str, Any],
-) -> Network:
-    """The source as a quantized network: quantized here, or already."""
-    if not _is_module(source):
-        net = api.load(source, example=example, arch=arch, **part)
-        if net.kind != "float network":
-            return _as_it_is(net, {"calibration": calibration, **how})
-        source, example, arch, part = net, None, None, {}
-    if calibration is None:
-        raise InputError(
-            "expected --calibration SAMPLES for a float network, found none; give samples of its "
-            "inputs: an .npz file, digits, or a folder of images or recordings"
-        )
-    return api.quantize(
-        source,
-        calibration,
-        **how,
-        floor=floor,
-        example=example,
-        arch=arch,
-        **part,
-    )
-
-
 def _is_module(source: Any) -> bool:
     """Whether it is a torch.nn.Module or names what gives one, whose example calibration has."""
     if isinstance(source, str):
@@ -291,18 +255,32 @@ def _is_module(source: Any) -> bool:
     return isinstance(source, nn.Module)
 
 
-def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
-    """A network that has an integer form; InputError for firmware and needless options."""
+def _as_it_is(source: Any, calibration: Any, asked: Given) -> Network | None:
+    """A network that has an integer form; None for one to quantize, which needs a calibration.
+    InputError for firmware and needless options."""
+    samples, reading = reading_of(calibration)
+    net = None if _is_module(source) else api.load(source)
+    if net is None or net.kind == "float network":
+        if samples is None:
+            raise InputError(
+                "expected --data SAMPLES for a float network, found none; give samples of "
+                "its inputs: an .npz file, digits, or a folder of images or recordings"
+            )
+        return None
     if not net.quantized:
         raise InputError(
             f"{net.source}: expected a float or quantized network to ship, found {net.kind}; give "
             "the network it was compiled from"
         )
+    needless = {"data": samples, **reading.chosen()}
+    for kind in (Formats, Calibration, Recurrence):
+        needless |= asked[kind].chosen()
+    needless.pop("floor", None)
     for option, value in needless.items():
         if value is not None:
             raise InputError(
-                f"--{option} does not apply to {net.source}, which is a {net.kind} already; leave "
-                "it out"
+                f"--{option.replace('_', '-')} does not apply to {net.source}, which is a "
+                f"{net.kind} already; leave it out"
             )
     article = "an" if net.kind.startswith("i") else "a"
     note = f"{net.source} is {article} {net.kind} already: nothing was calibrated or quantized"
@@ -310,12 +288,12 @@ def _as_it_is(net: Network, needless: Mapping[str, Any]) -> Network:
     return replace(net, model=replace(net.model, package=None), notes=(*net.notes, note))
 
 
-def _judged(net: Network, calibration: Any, reading: Mapping[str, Any]) -> Quality | None:
+def _judged(net: Network, calibration: Any) -> Quality | None:
     """How good the answers are to the test samples of what it was calibrated on, where they have
     labels."""
     if calibration is None:
         return None
-    found = judged(net.model, calibration, options_given(reading))
+    found = judged(net.model, calibration)
     return None if isinstance(found, str) else found
 
 
@@ -323,16 +301,14 @@ def _written(
     net: Network,
     found: Verification,
     out: Path,
-    how: tuple[str, str, str | None],
+    how: Packaging,
     key: Path | None,
     quality: Quality | None,
 ) -> CompiledNetwork:
-    """The package and the page, as one folder that takes the place of an earlier one. how: the
-    package, its prefix and its processor."""
-    package, prefix, cpu = how
+    """The package and the page, as one folder that takes the place of an earlier one."""
     with tempfile.TemporaryDirectory(prefix="samebits-") as work:
         folder = Path(work, "package")
-        compiled = net.compile(folder, package=package, prefix=prefix, cpu=cpu, sizes=True)
+        compiled = net.compile(folder, how, sizes=True)
         assert isinstance(compiled, CompiledNetwork)
         saved = replace(compiled, folder=out)
         net.report(quality, verified=found, saved=saved).save(folder / PAGE)

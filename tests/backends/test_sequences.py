@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import samebits as sb
+from given_options import called
 from samebits.errors import InputError, UnsupportedError
 from sequence_nets import ANSWER, CLASSES, FEATURES, NETWORKS, STEPS, Packed
 
@@ -27,7 +28,9 @@ def quantized(name: str, **options: Any) -> sb.Network:
         before = rng.normal(size=(SAMPLES, ANSWER, CLASSES))
         arrays["before"] = before.astype(np.float32)
         example = (*example, torch.zeros(1, ANSWER, CLASSES))
-    return sb.quantize(sb.load(module, example=example), arrays, **options)
+    return called(
+        sb.quantize, source=sb.load(module, example=example), calibration=arrays, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_steps_or_whole_sequences_by_choice() -> None:
     torch.manual_seed(0)
     module = torch.nn.RNN(FEATURES, 2, batch_first=True).eval()
     x = np.random.default_rng(0).normal(size=(SAMPLES, STEPS, FEATURES)).astype(np.float32)
-    found = [sb.quantize(module, x, sequence=way) for way in (None, "whole")]
+    found = [sb.quantize(module, x, sb.Recurrence(sequence=way)) for way in (None, "whole")]
     assert [len(net.model.integer.states) for net in found] == [1, 0]
 
 
@@ -71,10 +74,10 @@ def test_what_is_refused() -> None:
         quantized("CRNN", sequence="step")
     module, x = NETWORKS["CRNN"](), np.zeros((SAMPLES, STEPS, FEATURES), np.float32)
     with pytest.raises(InputError, match="--sequence whole: expected a network without states"):
-        sb.quantize(module, x, sequence="whole", state={"x": 0})
+        sb.quantize(module, x, sb.Recurrence(sequence="whole", state={"x": 0}))
     x = np.zeros((SAMPLES, FEATURES), np.float32)
     with pytest.raises(InputError, match="--sequence does not apply to a feed-forward network"):
-        sb.quantize(torch.nn.Linear(FEATURES, 2), x, sequence="whole")
+        sb.quantize(torch.nn.Linear(FEATURES, 2), x, sb.Recurrence(sequence="whole"))
 
 
 def test_lengths_of_their_own_are_refused_with_what_to_do() -> None:

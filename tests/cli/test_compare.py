@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import samebits as sb
+from given_options import called
 from samebits.errors import CheckpointError, InputError
 from samebits.train.run import loop
 
@@ -17,7 +18,9 @@ def made(npz, tmp_path_factory):
     """A comparison of every kind of numerics, over two seeds, and its folder."""
     folder = tmp_path_factory.mktemp("compared")
     numerics = "float32,bfp,bfp:nearest,mxint8,msfp12"
-    return sb.compare(npz, "cnn", folder, numerics=numerics, seeds=range(2), **OPTIONS), folder
+    return called(
+        sb.compare, data=npz, arch="cnn", out=folder, **OPTIONS, numerics=numerics, seeds=range(2)
+    ), folder
 
 
 @pytest.fixture
@@ -32,7 +35,15 @@ def test_runs_are_those_of_fit(made, npz, tmp_path):
     comparison, folder = made
     assert len(comparison.runs) == 10
     for numerics in ("float32", "bfp"):
-        own = sb.fit(npz, "cnn", tmp_path / numerics, numerics=numerics, seed=1, **OPTIONS)
+        own = called(
+            sb.fit,
+            data=npz,
+            arch="cnn",
+            out=tmp_path / numerics,
+            **OPTIONS,
+            numerics=numerics,
+            seed=1,
+        )
         run = comparison.run(numerics, 1)
         assert (run.accuracy, run.loss, run.sha256) == (
             own.accuracy,
@@ -58,11 +69,13 @@ def test_finished_runs_are_not_repeated(made, npz, monkeypatch):
 
     monkeypatch.setattr(loop._Run, "_step", step)
     numerics = ("bfp", "float32", "msfp12")
-    again = sb.compare(npz, "cnn", folder, numerics=numerics, seeds=(1,), **OPTIONS)
+    again = called(
+        sb.compare, data=npz, arch="cnn", out=folder, **OPTIONS, numerics=numerics, seeds=(1,)
+    )
     assert [run.numerics for run in again.runs] == ["bfp", "float32", "msfp12"]
     assert all(run == comparison.run(run.numerics, 1) for run in again.runs)
     with pytest.raises(CheckpointError, match=r"belongs to another run: lr: expected 0\.5, found"):
-        sb.compare(npz, "cnn", folder, seeds=(1,), **(OPTIONS | {"lr": 0.5}))
+        called(sb.compare, data=npz, arch="cnn", out=folder, **OPTIONS | {"lr": 0.5}, seeds=(1,))
 
 
 def test_a_run_that_was_stopped_goes_on(made, npz, tmp_path):
@@ -70,7 +83,15 @@ def test_a_run_that_was_stopped_goes_on(made, npz, tmp_path):
     for name in ("float32/0", "mxint8/0", "mxint8/1"):
         shutil.copytree(folder / name, tmp_path / name)
     (tmp_path / "mxint8/0/result.json").unlink()
-    again = sb.compare(npz, "cnn", tmp_path, numerics="float32,mxint8", seeds=range(2), **OPTIONS)
+    again = called(
+        sb.compare,
+        data=npz,
+        arch="cnn",
+        out=tmp_path,
+        **OPTIONS,
+        numerics="float32,mxint8",
+        seeds=range(2),
+    )
     assert all(run == made[0].run(run.numerics, run.seed) for run in again.runs)
 
 
@@ -88,11 +109,37 @@ class Counting(nn.Module):
 def test_a_module_is_left_as_it_is(npz, tmp_path):
     module = Counting()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    found = sb.compare(npz, module, tmp_path, numerics="msfp16,float32", seeds=[5, 6], **OPTIONS)
+    found = called(
+        sb.compare,
+        data=npz,
+        arch=module,
+        out=tmp_path,
+        **OPTIONS,
+        numerics="msfp16,float32",
+        seeds=[5, 6],
+    )
     assert all(torch.equal(before[n], t) for n, t in module.state_dict().items())
-    alone = sb.compare(npz, module, tmp_path / "alone", seeds=[6], **OPTIONS)
+    alone = called(sb.compare, data=npz, arch=module, out=tmp_path / "alone", **OPTIONS, seeds=[6])
     assert alone.run("float32", 6) == found.run("float32", 6)
     assert found.arch == "Counting"
+
+
+def test_tables_for_texts(made, tmp_path):
+    comparison, folder = made[0], tmp_path
+    comparison.save(folder)
+    frame = comparison.to_frame()
+    rows = comparison.rows()
+    assert list(frame.numerics) == [row.numerics for row in rows]
+    assert list(frame.accuracy) == [row.accuracy for row in rows]
+    markdown, latex = comparison.to_markdown(), comparison.to_latex()
+    assert (folder / "comparison.md").read_text() == markdown
+    assert (folder / "comparison.tex").read_text() == latex
+    assert markdown.splitlines()[1] == "| --- | ---: | ---: | ---: | ---: |"
+    shown = f"{100 * rows[0].accuracy:.2f}"
+    assert markdown.splitlines()[2].startswith(f"| float32 | {shown} % |")
+    assert rf"float32 & {shown} \% & " in latex
+    assert latex.count(r"$\pm$") == 2 * (len(rows) - 1)
+    assert latex.splitlines()[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
 def test_the_command(samebits, command, tmp_path):
@@ -101,9 +148,9 @@ def test_the_command(samebits, command, tmp_path):
     lines = done.out.splitlines()
     assert lines[1] == "seeds 3, 4; the same initial values and data order in every numerics"
     assert [line.split()[0] for line in lines[3:6]] == ["numerics", "float32", "mxint8"]
-    assert lines[-4:] == [
+    assert lines[-6:] == [
         f"written: {tmp_path / 'out' / 'comparison'}.{kind}"
-        for kind in ("csv", "html", "json", "svg")
+        for kind in ("csv", "html", "json", "md", "svg", "tex")
     ]
     assert "mlp mxint8 seed 4 (4 of 4): epoch 1" in done.err
     again = samebits(*command, "--numerics", "float32,mxint8", "--json", "--quiet")

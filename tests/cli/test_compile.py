@@ -20,7 +20,7 @@ from tiny_models import digits, float_file, quantized_file, trained_folder
 
 FLOAT_MODEL = (
     "expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one; "
-    "quantize it first: samebits quantize MODEL.onnx --calibration X.npz --out Q.onnx"
+    "quantize it first: samebits quantize MODEL.onnx --data X.npz --out Q.onnx"
 )
 FILES = {
     *("Makefile", "README.md", "model.c", "model.h", "model_constants.c", "model_constants.h"),
@@ -94,7 +94,7 @@ def test_an_lstm_of_recordings_is_compiled_as_one_time_step(samebits, tmp_path):
     assert (
         "void model_steps(const model_t *net, model_state_t *state" in (out / "model.h").read_text()
     )
-    compared = ("--inputs", "random:30", "--backends")
+    compared = ("--data", "random:30", "--backends")
     assert samebits("verify", tmp_path / "run", *compared, "training,torch,c").code == 0
     results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]
     assert [done.code for done in results] == [0, 0]
@@ -368,7 +368,7 @@ def test_firmware_runs_in_the_simulator(samebits, tmp_path):
     (name,) = record["inputs"]
     np.savez(tmp_path / "x.npz", **{name: np.ones((2, *record["inputs"][name]), np.float32)})
     done = samebits(
-        "simulate", out / "model.nnp", "--inputs", tmp_path / "x.npz", "--out", tmp_path / "y.npz"
+        "simulate", out / "model.nnp", "--data", tmp_path / "x.npz", "--out", tmp_path / "y.npz"
     )
     assert done.code == 0
     with np.load(tmp_path / "y.npz") as outputs:
@@ -393,7 +393,7 @@ def test_firmware_of_a_recurrent_network(samebits, tmp_path):
         assert list(record["outputs"].values()) == [[steps, 32], [32]]
         np.savez(tmp_path / "x.npz", x=np.ones((steps, 20), np.float32))
         done = samebits(
-            *("simulate", out / "model.nnp", "--inputs", tmp_path / "x.npz"),
+            *("simulate", out / "model.nnp", "--data", tmp_path / "x.npz"),
             *("--out", tmp_path / "y.npz"),
         )
         assert done.code == 0

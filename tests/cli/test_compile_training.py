@@ -19,7 +19,7 @@ from samebits.ondevice.state import from_bytes
 def run(tmp_path_factory):
     """A short run of the digits mlp, small."""
     out = tmp_path_factory.mktemp("run") / "r"
-    sb.fit("digits", "mlp", out, epochs=1, batch=32, limit=8)
+    sb.fit("digits", "mlp", out, sb.Training(epochs=1, batch=32, limit=8))
     return out
 
 
@@ -67,7 +67,7 @@ def test_json_has_the_figures(run, samebits, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--target", "npu"], "--train: expected --target c, found npu"),
+        (["--target", "npu"], "--target does not apply to --train, found npu"),
         (["--cpu", "cortex-m4"], "--cpu does not apply to --train, found cortex-m4"),
         (["--train-schedule", "cosine"], "expected NAME:STEPS with 1 to 1,048,576 steps"),
         (["--train-schedule", "sine:3"], "expected a schedule among"),
@@ -84,7 +84,7 @@ def test_options_that_do_not_apply(run, samebits, tmp_path, options, said):
 
 
 def test_a_network_that_c_cannot_train(samebits, tmp_path):
-    sb.fit("digits", "smooth", tmp_path / "r", epochs=1, batch=32, limit=4)
+    sb.fit("digits", "smooth", tmp_path / "r", sb.Training(epochs=1, batch=32, limit=4))
     done = samebits("compile", tmp_path / "r", "--out", tmp_path / "c", "--train")
     assert done.code == 2
     assert "layer '1' (Activation): training in C has no instruction for" in done.err
@@ -120,7 +120,7 @@ def test_a_part_trains_and_comes_back_beside_the_rest(run, samebits, tmp_path):
     assert again.state() == device.state()
     with pytest.raises(InputError, match=r"1\.weight: expected 3 steps, as the run has, found 2"):
         sb.compile_training(path, tmp_path / "d")
-    sb.fit("digits", "mlp", tmp_path / "other", epochs=1, batch=32, limit=8, seed=3)
+    sb.fit("digits", "mlp", tmp_path / "other", sb.Training(epochs=1, batch=32, limit=8, seed=3))
     with pytest.raises(InputError, match="whose parts that no step changes are those of the C"):
         compiled.state(tmp_path / "other")
 

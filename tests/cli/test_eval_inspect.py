@@ -18,7 +18,9 @@ def trained(request, npz, tmp_path_factory):
     from samebits.train.run.loop import train
 
     out = tmp_path_factory.mktemp("trained")
-    config = TrainConfig(str(npz), "cnn", request.param, epochs=1, batch=16, lr=0.05)
+    config = TrainConfig(
+        data=str(npz), arch="cnn", numerics=request.param, epochs=1, batch=16, lr=0.05
+    )
     return out, train(config, load(str(npz)), out)
 
 
@@ -43,7 +45,7 @@ def test_a_checkpoint_in_another_ones_place_is_told(samebits, trained, tmp_path)
     folder = shutil.copytree(trained[0], tmp_path / "run")
     commands = [("inspect", folder)]
     if trained[1].arithmetic == "deployed":
-        commands.append(("verify", folder, "--inputs", "random:1", "--backends", "torch"))
+        commands.append(("verify", folder, "--data", "random:1", "--backends", "torch"))
     for command in commands:
         assert samebits(*command).err == ""
     for name, field, value in (("config.json", "lr", 0.5), ("result.json", "sha256", "0" * 64)):
@@ -160,7 +162,7 @@ def test_models_that_are_none(samebits, tmp_path, npz, command):
     for path, text in (
         (tmp_path / "nowhere", "no such file or folder; expected an .onnx, .pt2 or .tflite file, "),
         (tmp_path, "found no checkpoint-*.safetensors in it; train first"),
-        (npz, "found arrays without a network; samples are given by --calibration or --inputs"),
+        (npz, "found arrays without a network; samples are given by --data"),
     ):
         done = samebits(command, path, *more)
         assert (done.code, done.out) == (2, "")

@@ -83,7 +83,7 @@ def both_refuse(samebits, path, inputs, *parts):
     """`simulate` and `concord` of every kind; the same message, and no file."""
     before = set(path.parent.iterdir())
     out = path.parent / "out"
-    found = samebits("simulate", path, "--inputs", inputs, "--out", out / "y.npz")
+    found = samebits("simulate", path, "--data", inputs, "--out", out / "y.npz")
     refused(found, *parts)
     for kind, suffix in SUFFIXES.items():
         again = samebits("concord", path, "--to", kind, "--out", out / f"model{suffix}")
@@ -192,7 +192,7 @@ def simulate_inputs(samebits, path, **arrays):
     given = path.with_name("given.npz")
     np.savez(given, **arrays)
     out = path.with_name("y.npz")
-    outcome = samebits("simulate", path, "--inputs", given, "--out", out)
+    outcome = samebits("simulate", path, "--data", given, "--out", out)
     assert not out.exists()
     return outcome
 

@@ -23,7 +23,7 @@ def model(tmp_path: Any) -> Any:
 
 def test_tokens_of_several_backends(samebits: Any, model: Any) -> None:
     options = ("--prompt", "\x03\x04", "--tokens", "9", "--seed", "5", "--top-k", "4")
-    done = samebits("generate", model, *options, "--backend", "reference,torch", "--json")
+    done = samebits("generate", model, *options, "--backends", "reference,torch", "--json")
     assert done.code == 0
     found = json.loads(done.out)
     assert found["same_tokens"] is True
@@ -37,7 +37,7 @@ def test_another_token_ends_with_1(
     samebits: Any, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PyTorch, "generate", lambda self, model, request: [19] * request.count)
-    given = ("--prompt", "\x03", "--tokens", "3", "--backend", "reference,torch")
+    given = ("--prompt", "\x03", "--tokens", "3", "--backends", "reference,torch")
     done = samebits("generate", model, *given)
     assert done.code == 1
     assert "torch: another token than reference from token" in done.out

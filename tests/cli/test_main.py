@@ -75,6 +75,9 @@ def test_completion(samebits, monkeypatch):
     for words, position, expected in (
         ("samebits tr", 1, "train\ntrace\n"),
         ("samebits quantize --ga", 2, "--gates\n"),
+        ("samebits train --arch mo", 3, "mobilenetv2\n"),
+        ("samebits ship m.onnx --package a", 4, "arduino\n"),
+        ("samebits compile m.onnx --cpu cortex-m5", 4, "cortex-m52\ncortex-m55\n"),
     ):
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(position))
@@ -89,11 +92,27 @@ def test_every_command_has_quiet_and_json(samebits):
     for command in COMMANDS:
         text = samebits(command, "--help").out
         assert "--quiet" in text, command
-        assert ("--json" in text) == (command not in ("trace", "report")), command
+        assert "--json" in text, command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("eval", "none.onnx", "--data", "digits"),
+        ("train", "--epochs", "0"),
+        ("quantise",),
+    ],
+)
+def test_errors_are_json_too(samebits, arguments):
+    done = samebits(*arguments, "--json")
+    told = json.loads(done.out)
+    assert (done.code, done.out.count("\n")) == (2, 1)
+    assert done.err == f"error: {told['error']}\n"
+    assert told["explain"] in ("usage", "input-onnx")
 
 
 def test_notes_are_for_stderr(samebits, shelf, tmp_path):
-    command = ("quantize", shelf["open"], "--calibration", shelf["samples"])
+    command = ("quantize", shelf["open"], "--data", shelf["samples"])
     done = samebits(*command, "--out", tmp_path / "q.onnx")
     (note,) = done.err.splitlines()
     assert note.startswith("note: input 'x': its open leading dimension is fixed at 1")
@@ -128,7 +147,7 @@ def test_what_own_code_prints_is_no_json(samebits, npz, tmp_path):
 
 
 def test_narrow_terminals_lose_no_text(samebits, shelf, monkeypatch):
-    command = ("verify", shelf["quantized"], "--inputs", "random:2", "--backends", "torch")
+    command = ("verify", shelf["quantized"], "--data", "random:2", "--backends", "torch")
     wide = samebits(*command)
     monkeypatch.setenv("COLUMNS", "20")
     assert samebits(*command) == wide

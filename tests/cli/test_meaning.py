@@ -34,11 +34,11 @@ def test_commands_print_the_meaning(path, samebits, tmp_path):
 
 def test_commands_compute_in_the_meaning(path, samebits, tmp_path):
     given = [path, "--meaning", "tflite"]
-    checked = samebits("verify", *given, "--inputs", "random:2")
+    checked = samebits("verify", *given, "--data", "random:2")
     assert checked.code == 0
     assert "onnxruntime-integer" in checked.out
     assert "integer" in samebits("eval", *given, "--data", "digits").out
-    trace = samebits("trace", *given, "--inputs", "random:1", "--out", tmp_path / "t.json")
+    trace = samebits("trace", *given, "--data", "random:1", "--out", tmp_path / "t.json")
     assert "2 layers, 1 runs" in trace.out
 
 

@@ -17,7 +17,13 @@ def test_answers_as_a_table_and_as_json(tmp_path, samebits):
     table = pd.DataFrame(rng.normal(40, 9, (90, 2)), columns=["torque", "speed"])
     table["state"] = np.where(table.torque > table.speed, "faulty", "healthy")
     table[:60].to_csv(tmp_path / "train.csv", index=False)
-    run = sb.fit(tmp_path / "train.csv", "mlp", folder, epochs=1, batch=16, threads=1)
+    run = sb.fit(
+        tmp_path / "train.csv",
+        "mlp",
+        folder,
+        sb.Training(epochs=1, batch=16),
+        sb.Execution(threads=1),
+    )
     table[60:].drop(columns="state").to_csv(tmp_path / "t.csv", index=False)
     wanted = run.predict(tmp_path / "t.csv")
     done = samebits("predict", folder, tmp_path / "t.csv", "--out", tmp_path / "a.csv", "--quiet")

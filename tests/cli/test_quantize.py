@@ -54,7 +54,7 @@ def samples(tmp_path):
 
 def test_a_model_is_quantized(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", model, "--calibration", samples, "--out", out)
+    done = samebits("quantize", model, "--data", samples, "--out", out)
     assert (done.code, done.err) == (0, NOTE)
     assert "calibrated on 20 samples, compared on 16\n" in done.out
     # 59 float32; then 56 codes, 11 scales and zero points, 11 biases and their scales.
@@ -73,7 +73,7 @@ def test_a_model_is_quantized(samebits, tmp_path, model, samples):
 def test_settings_and_json(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
     done = samebits(
-        "quantize", model, "--calibration", samples, "--out", out, "--scheme", "power-of-two-s8",
+        "quantize", model, "--data", samples, "--out", out, "--scheme", "power-of-two-s8",
         "--weights", "power-of-two-s8", "--calibrate", "percentile", "--percentile", "99",
         "--output-bits", "16", "--per-tensor", "--json",
     )  # fmt: skip
@@ -119,14 +119,17 @@ def test_settings_and_json(samebits, tmp_path, model, samples):
         ),
         (["--output-bits", "4"], "--output-bits: expected 8 or 16, found 4"),
         (["--equalize", "all"], "--equalize: expected one of weights, activations, found 'all'"),
-        (["--rounding", "up"], "--rounding: expected one of nearest, least-error, found 'up'"),
+        (
+            ["--weight-rounding", "up"],
+            "--weight-rounding: expected one of nearest, least-error, found 'up'",
+        ),
         (["--mixed", "0"], "--mixed: expected 1 tensor or more, found 0"),
         (["--effort", "low"], "--effort: expected one of plain, high, found 'low'"),
     ],
 )
 def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", model, "--calibration", samples, "--out", out, *change)
+    done = samebits("quantize", model, "--data", samples, "--out", out, *change)
     assert done.code == 2
     assert message in done.err
     assert not out.exists()
@@ -135,7 +138,7 @@ def test_wrong_settings(samebits, tmp_path, model, samples, change, message):
 def test_effort_prints_what_was_tried_and_what_was_done(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
     done = samebits(
-        "quantize", model, "--calibration", samples, "--out", out, "--effort", "high",
+        "quantize", model, "--data", samples, "--out", out, "--effort", "high",
         "--calibrate", "minmax", "--bias-correction",
     )  # fmt: skip
     assert done.code == 0
@@ -156,7 +159,7 @@ def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):
     )
     path, out = tmp_path / "scores.onnx", tmp_path / "q.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    done = samebits("quantize", path, "--calibration", samples, "--out", out)
+    done = samebits("quantize", path, "--data", samples, "--out", out)
     assert (done.code, done.out) == (2, "")
     assert (
         "node 'scores' (Hardmax): expected an operator with an integer form "
@@ -168,7 +171,7 @@ def test_what_cannot_be_compiled_is_not_written(samebits, tmp_path, samples):
 
 def test_an_early_end_is_told(samebits, tmp_path, model, samples):
     done = samebits(
-        "quantize", model, "--calibration", samples, "--out", tmp_path / "q.onnx",
+        "quantize", model, "--data", samples, "--out", tmp_path / "q.onnx",
         "--stop-early", "1",
     )  # fmt: skip
     assert done.code == 0
@@ -180,30 +183,30 @@ def test_bad_files(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
     wrong = tmp_path / "wrong.npz"
     np.savez(wrong, x=np.zeros((3, 5), np.float32))
-    done = samebits("quantize", model, "--calibration", wrong, "--out", out)
+    done = samebits("quantize", model, "--data", wrong, "--out", out)
     assert done.code == 2
     assert "array x: expected shape [samples, 4], found [3, 5]" in done.err
-    done = samebits("quantize", model, "--calibration", tmp_path / "none.npz", "--out", out)
+    done = samebits("quantize", model, "--data", tmp_path / "none.npz", "--out", out)
     assert done.code == 2
     assert "none.npz" in done.err
     assert "Traceback" not in done.err
     np.savez(wrong, x=np.full((3, 4), np.nan, np.float32))
-    done = samebits("quantize", model, "--calibration", wrong, "--out", out)
+    done = samebits("quantize", model, "--data", wrong, "--out", out)
     assert done.code == 2
     assert "calibration sample 0: tensor 'x': expected finite values, found nan" in done.err
     np.savez(wrong, x=np.zeros((0, 4), np.float32))
-    done = samebits("quantize", model, "--calibration", wrong, "--out", out)
+    done = samebits("quantize", model, "--data", wrong, "--out", out)
     assert done.code == 2
     assert "expected at least one sample, found none" in done.err
-    samebits("quantize", model, "--calibration", samples, "--out", out)
-    done = samebits("quantize", out, "--calibration", samples, "--out", out)
+    samebits("quantize", model, "--data", samples, "--out", out)
+    done = samebits("quantize", out, "--data", samples, "--out", out)
     assert done.code == 2
     assert "expected a float network, found: quantized network" in done.err
 
 
 def test_shapes_of_open_dimensions(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", model, "--calibration", samples, "--out", out, "--shape", "x=5,4")
+    done = samebits("quantize", model, "--data", samples, "--out", out, "--shape", "x=5,4")
     assert (done.code, done.err) == (0, "")
     (x,) = load(out).inputs
     assert load(out).values[x].shape == (5, 4)
@@ -211,7 +214,7 @@ def test_shapes_of_open_dimensions(samebits, tmp_path, model, samples):
 
 def test_a_part_of_a_network(samebits, tmp_path, samples):
     model, out = float_file(tmp_path / "flat.onnx"), tmp_path / "q.onnx"
-    command = ("quantize", model, "--calibration", samples, "--out", out)
+    command = ("quantize", model, "--data", samples, "--out", out)
     done = samebits(*command, "--start-at", "flat", "--end-at", "y")
     assert (done.code, load(out).inputs, load(out).outputs) == (0, ("flat",), ("y",))
     assert "Flatten" not in [node.op for node in load(out).nodes]
@@ -220,7 +223,7 @@ def test_a_part_of_a_network(samebits, tmp_path, samples):
 def test_a_callable_of_a_file(samebits, tmp_path, samples):
     own, out = tmp_path / "own.py", tmp_path / "q.onnx"
     own.write_text("from torch import nn\ndef net():\n    return nn.Linear(4, 3)\n")
-    done = samebits("quantize", f"{own}:net", "--calibration", samples, "--out", out)
+    done = samebits("quantize", f"{own}:net", "--data", samples, "--out", out)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"{own}:net: quantized network\n")
     assert sum(node.op == "QuantizeLinear" for node in load(out).nodes) == 2
@@ -228,9 +231,7 @@ def test_a_callable_of_a_file(samebits, tmp_path, samples):
 
 def test_a_float_training_run(samebits, shelf, tmp_path):
     out = tmp_path / "q.onnx"
-    done = samebits(
-        "quantize", shelf["floatrun"], "--calibration", "digits", "--out", out, "--json"
-    )
+    done = samebits("quantize", shelf["floatrun"], "--data", "digits", "--out", out, "--json")
     assert done.code == 0
     assert json.loads(done.out)["calibration_samples"] == 1438
     right = json.loads(samebits("eval", out, "--data", "digits", "--json").out)["accuracy"]
@@ -317,7 +318,7 @@ def test_recurrent_models_that_are_refused(samebits, tmp_path, network, data, me
     np.savez(tmp_path / "x.npz", x=data)
     out = tmp_path / "q.onnx"
     done = samebits(
-        *("quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz"),
+        *("quantize", tmp_path / "lstm.onnx", "--data", tmp_path / "x.npz"),
         *("--sequence", "step", "--out", out),
     )
     assert (done.code, done.out) == (2, "")
@@ -330,7 +331,7 @@ def test_a_layer_backwards_takes_whole_sequences(samebits, tmp_path):
     lstm(tmp_path / "lstm.onnx", direction="reverse")
     np.savez(tmp_path / "x.npz", x=SEQUENCES)
     out = tmp_path / "q.onnx"
-    given = ("quantize", tmp_path / "lstm.onnx", "--calibration", tmp_path / "x.npz", "--out", out)
+    given = ("quantize", tmp_path / "lstm.onnx", "--data", tmp_path / "x.npz", "--out", out)
     done = samebits(*given)
     assert (done.code, len(load(out).states)) == (0, 0)
     assert done.err == (
@@ -349,7 +350,7 @@ def test_a_layer_backwards_takes_whole_sequences(samebits, tmp_path):
 def test_a_recurrent_model(samebits, shelf, tmp_path):
     out = tmp_path / "q.onnx"
     done = samebits(
-        *("quantize", shelf["speech"], "--calibration", shelf["sequences"], "--out", out),
+        *("quantize", shelf["speech"], "--data", shelf["sequences"], "--out", out),
         *("--bits", 16, "--gates", "symmetric", "--symmetry", 0.5, "--calibrate", "minmax"),
     )
     assert (done.code, done.err) == (0, "")
@@ -361,7 +362,7 @@ def test_a_recurrent_model(samebits, shelf, tmp_path):
 
 def test_nothing_is_written_below_a_floor(samebits, tmp_path, model, samples):
     out = tmp_path / "q.onnx"
-    command = ["quantize", model, "--calibration", samples, "--out", out]
+    command = ["quantize", model, "--data", samples, "--out", out]
     done = samebits(*command, "--floor", "90")
     assert done.code == 1
     assert (

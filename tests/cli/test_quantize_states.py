@@ -48,7 +48,7 @@ def frames(tmp_path):
 @pytest.mark.parametrize("given", [(), ("--state", "h0=hn"), ("--state", "h0=0")])
 def test_a_state_is_tied(samebits, tmp_path, cell, frames, given):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", cell, "--calibration", frames, "--out", out, *given)
+    done = samebits("quantize", cell, "--data", frames, "--out", out, *given)
     assert (done.code, done.err) == (0, STEPS if given else FOUND + STEPS)
     graph = load(out)
     assert [(s.input, s.output) for s in graph.states] == [("h0", "hn")]
@@ -60,7 +60,7 @@ def test_a_state_is_tied(samebits, tmp_path, cell, frames, given):
 
 def test_the_ratio_of_every_state_is_in_the_json(samebits, tmp_path, cell, frames):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", cell, "--calibration", frames, "--out", out, "--json")
+    done = samebits("quantize", cell, "--data", frames, "--out", out, "--json")
     states = json.loads(done.out)["states"]
     assert states.keys() == {"h0"}
     assert states["h0"] > 30
@@ -75,7 +75,7 @@ def test_none_is_a_plain_graph(samebits, tmp_path, cell):
         x=rng.normal(size=(8, 3)).astype(np.float32),
         h0=rng.normal(size=(8, 5)).astype(np.float32),
     )
-    done = samebits("quantize", cell, "--calibration", path, "--out", out, "--state", "none")
+    done = samebits("quantize", cell, "--data", path, "--out", out, "--state", "none")
     assert (done.code, done.err) == (0, "")
     assert load(out).states == ()
 
@@ -104,7 +104,7 @@ def test_none_is_a_plain_graph(samebits, tmp_path, cell):
 def test_pairs_that_are_refused(samebits, tmp_path, cell, frames, given, message):
     out = tmp_path / "q.onnx"
     options = [part for text in given for part in ("--state", text)]
-    done = samebits("quantize", cell, "--calibration", frames, "--out", out, *options)
+    done = samebits("quantize", cell, "--data", frames, "--out", out, *options)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert not out.exists()
@@ -112,6 +112,6 @@ def test_pairs_that_are_refused(samebits, tmp_path, cell, frames, given, message
 
 def test_options_of_feed_forward_networks(samebits, tmp_path, cell, frames):
     out = tmp_path / "q.onnx"
-    done = samebits("quantize", cell, "--calibration", frames, "--out", out, "--per-tensor")
+    done = samebits("quantize", cell, "--data", frames, "--out", out, "--per-tensor")
     assert done.code == 2
     assert "--per-tensor does not apply to a recurrent network, found True" in done.err

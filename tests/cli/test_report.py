@@ -20,7 +20,7 @@ def test_a_page_and_a_text(samebits, shelf, tmp_path):
     done = samebits("report", shelf["quantized"], "--out", page)
     assert (done.code, done.out) == (0, f"written: {page}\n")
     assert "Layer by layer" in page_of(page)
-    done = samebits("report", shelf["quantized"], "--inputs", "random:4")
+    done = samebits("report", shelf["quantized"], "--data", "random:4")
     assert done.code == 0
     assert "same bits: yes" in done.out
 
@@ -61,7 +61,7 @@ def test_an_ending_of_something_else_is_told_before_the_work(command, name, same
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [("report",), ("profile",), ("trace", "--inputs", "random:1")])
+@pytest.mark.parametrize("command", [("report",), ("profile",), ("trace", "--data", "random:1")])
 def test_a_file_that_cannot_be_written_is_told_before_the_work(command, samebits, tmp_path):
     """No model is there, which would be told first otherwise."""
     (tmp_path / "file").touch()
@@ -87,12 +87,12 @@ def test_plans(samebits, tmp_path):
 
 
 def test_quantize_and_compile(samebits, shelf, tmp_path):
-    options = ("--calibration", shelf["samples"], "--out", tmp_path / "q.onnx")
+    options = ("--data", shelf["samples"], "--out", tmp_path / "q.onnx")
     made = samebits("quantize", shelf["float"], *options, "--report", tmp_path / "q.html")
     assert made.code == 0, made.err
     page = page_of(tmp_path / "q.html")
     assert "SQNR is against the float network" in page
-    assert f"samebits report {tmp_path / 'q.onnx'} --inputs" in page
+    assert f"samebits report {tmp_path / 'q.onnx'} --data" in page
     options = ("--no-sizes", "--out", tmp_path / "c", "--report", tmp_path / "c.html")
     made = samebits("compile", tmp_path / "q.onnx", *options, "--json")
     assert json.loads(made.out)["out"] == str(tmp_path / "c")

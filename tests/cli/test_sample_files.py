@@ -11,8 +11,9 @@ from PIL import Image
 
 import samebits as sb
 from recordings import tone, write_wav
-from samebits.data import DataOptions, load
+from samebits.data import load
 from samebits.errors import InputError
+from samebits.recipes import Reading
 from tiny_models import float_file
 
 ROWS = 60
@@ -33,7 +34,7 @@ def table(tmp_path):
 
 def test_a_table_as_samples(samebits, tmp_path, table):
     model, q = float_file(tmp_path / "net.onnx", (1, 4)), tmp_path / "q.onnx"
-    how = ("--calibration", table, "--out", q)
+    how = ("--data", table, "--out", q)
     done = samebits("quantize", model, *how)
     assert done.code == 2
     assert "expected samples of shape [4] for the input 'x', found [5]" in done.err
@@ -43,7 +44,7 @@ def test_a_table_as_samples(samebits, tmp_path, table):
     done = samebits("quantize", model, *how, "--target", "p, q")
     assert done.code == 0, done.err
     assert left.format("p, q") in done.err
-    named = (q, "--inputs", table, "--target", "p,q")
+    named = (q, "--data", table, "--target", "p,q")
     done = samebits("verify", *named, "--backends", "torch")
     assert (done.code, done.out.splitlines()[-1]) == (0, "same bits: yes"), done.err
     assert left.format("p, q") in done.err
@@ -51,10 +52,10 @@ def test_a_table_as_samples(samebits, tmp_path, table):
     done = samebits("report", *named, "--out", tmp_path / "other" / "page.html")
     assert done.code == 0, done.err
     page = (tmp_path / "other" / "page.html").read_text(encoding="utf-8")
-    assert f"samebits verify {q} --inputs {table} --backends torch" in page
+    assert f"samebits verify {q} --data {table} --backends torch" in page
     assert "--target p,q" in page
     done = samebits(
-        *("ship", model, "--calibration", table, "--target", "p,q", "--backends", "torch"),
+        *("ship", model, "--data", table, "--target", "p,q", "--backends", "torch"),
         *("--out", tmp_path / "c"),
     )
     assert done.code == 0, done.err
@@ -71,7 +72,7 @@ def test_a_table_for_its_run(samebits, tmp_path, caplog):
     frame.to_csv(one, index=False)
     frame[["y", "c", "b", "a"]].to_csv(other, index=False)
     frame[["b", "c", "a"]].to_csv(new, index=False)
-    sb.fit(one, "mlp", tmp_path / "run", epochs=4, batch=16, threads=1)
+    sb.fit(one, "mlp", tmp_path / "run", sb.Training(epochs=4, batch=16), sb.Execution(threads=1))
     net = sb.load(tmp_path / "run")
     scores = [
         sb.evaluate(source, data) for source in (tmp_path / "run", net) for data in (one, other)
@@ -86,7 +87,14 @@ def test_a_table_for_its_run(samebits, tmp_path, caplog):
     raw = frame[["a", "b", "c"]].to_numpy(np.float32)
     np.savez(tmp_path / "raw.npz", x=raw)
     floats = sb.load(
-        sb.fit(one, "mlp", tmp_path / "floats", numerics="float32", epochs=1, threads=1).folder
+        sb.fit(
+            one,
+            "mlp",
+            tmp_path / "floats",
+            sb.Numerics(numerics="float32"),
+            sb.Training(epochs=1),
+            sb.Execution(threads=1),
+        ).folder
     )
     assert sb.quantize(floats, one).verify(new, ["torch"])
 
@@ -96,11 +104,11 @@ def test_a_table_for_its_run(samebits, tmp_path, caplog):
     for use in (net.run, net.verify, net.trace, net.report, floats.run, quantized):
         with pytest.raises(InputError, match="expected rows that are standardised as in training"):
             use(raw)
-        other_scales = load(str(other), options=DataOptions.of("y"))
+        other_scales = load(str(other), options=Reading("y"))
         with pytest.raises(InputError, match="expected rows and targets in the scales of training"):
             use(other_scales)
-    assert net.verify(raw, ["torch"], prepared=True)
-    how = ("verify", tmp_path / "run", "--backends", "torch", "--inputs")
+    assert net.verify(sb.prepared(raw), ["torch"])
+    how = ("verify", tmp_path / "run", "--backends", "torch", "--data")
     done = samebits(*how, tmp_path / "raw.npz")
     assert (done.code, "--prepared takes them as they are" in done.err) == (2, True)
     done = samebits(*how, tmp_path / "raw.npz", "--prepared")
@@ -115,7 +123,13 @@ def test_data_that_need_not_be_that_of_the_run(samebits, tmp_path):
     x, y = rng.normal(size=(60, 3)), np.arange(60) % 2
     np.savez(tmp_path / "one.npz", x=x, y=y)
     np.savez(tmp_path / "mixed.npz", x=x[::-1], y=y[::-1])
-    sb.fit(tmp_path / "one.npz", "mlp", tmp_path / "run", epochs=1, batch=16, threads=1)
+    sb.fit(
+        tmp_path / "one.npz",
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=16),
+        sb.Execution(threads=1),
+    )
     told = "not the data of the run, by its hash: some of the rows that are counted may be among"
     assert told not in samebits("eval", tmp_path / "run", "--data", tmp_path / "one.npz").err
     assert told in samebits("eval", tmp_path / "run", "--data", tmp_path / "mixed.npz").err
@@ -127,7 +141,13 @@ def test_a_file_without_a_contract_knows_no_names_of_classes(samebits, tmp_path)
     frame["y"] = [("less", "more", "same")[i % 3] for i in range(90)]
     frame.to_csv(tmp_path / "three.csv", index=False)
     frame[frame["y"] != "less"].to_csv(tmp_path / "two.csv", index=False)
-    sb.fit(tmp_path / "three.csv", "mlp", tmp_path / "run", epochs=1, batch=16, threads=1)
+    sb.fit(
+        tmp_path / "three.csv",
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=1, batch=16),
+        sb.Execution(threads=1),
+    )
     sb.load(tmp_path / "run").save(tmp_path / "net.onnx")
     bare = onnx.load(tmp_path / "net.onnx")
     del bare.metadata_props[:]
@@ -150,7 +170,7 @@ def test_a_file_without_a_contract_knows_no_names_of_classes(samebits, tmp_path)
     ],
 )
 def test_a_target_of_other_samples(samebits, shelf, inputs, told):
-    done = samebits("verify", shelf["quantized"], "--inputs", shelf.get(inputs, inputs),
+    done = samebits("verify", shelf["quantized"], "--data", shelf.get(inputs, inputs),
                     "--target", "y")  # fmt: skip
     assert done.code == 2
     assert told in done.err
@@ -174,13 +194,13 @@ def test_a_folder_without_classes(samebits, tmp_path, kind):
             write_wav(folder / f"{index}.wav", tone(index))
     shape = (1, 1, 8, 8) if kind == "images" else (1, 7, 32)
     model, q = float_file(tmp_path / "net.onnx", shape), tmp_path / "q.onnx"
-    done = samebits("quantize", model, "--calibration", folder, "--out", q)
+    done = samebits("quantize", model, "--data", folder, "--out", q)
     assert done.code == 0, done.err
     assert "5 samples" in done.out
-    done = samebits("verify", q, "--inputs", folder, "--backends", "torch", "--json")
+    done = samebits("verify", q, "--data", folder, "--backends", "torch", "--json")
     assert json.loads(done.out)["samples"] == 5
     done = samebits(
-        *("ship", model, "--calibration", folder, "--backends", "torch"),
+        *("ship", model, "--data", folder, "--backends", "torch"),
         *("--out", tmp_path / "c"),
     )
     assert done.code == 0, done.err
@@ -201,7 +221,7 @@ def photos(tmp_path):
 
 def test_photos_as_samples(samebits, tmp_path, photos):
     model, q = float_file(tmp_path / "net.onnx", (1, 1, 8, 6)), tmp_path / "q.onnx"
-    how = ("--calibration", photos, "--out", q)
+    how = ("--data", photos, "--out", q)
     done = samebits("quantize", model, *how)
     assert done.code == 2
     assert done.err.splitlines()[-1].endswith(
@@ -219,17 +239,17 @@ def test_photos_as_samples(samebits, tmp_path, photos):
     assert done.code == 0, done.err
     assert "4 samples" in done.out
 
-    named = (q, "--inputs", photos, *alike)
+    named = (q, "--data", photos, *alike)
     done = samebits("verify", *named, "--backends", "torch")
     assert (done.code, done.out.splitlines()[-1]) == (0, "same bits: yes"), done.err
     assert samebits("trace", *named, "--out", tmp_path / "t.json").code == 0
     done = samebits("report", *named, "--out", tmp_path / "page.html")
     assert done.code == 0, done.err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert f"samebits verify {q} --inputs {photos} --backends" in page
+    assert f"samebits verify {q} --data {photos} --backends" in page
     assert "--resize 8x6 --colour grey" in page
     done = samebits(
-        *("ship", model, "--calibration", photos, *alike, "--backends", "torch"),
+        *("ship", model, "--data", photos, *alike, "--backends", "torch"),
         *("--out", tmp_path / "c"),
     )
     assert done.code == 0, done.err
@@ -242,7 +262,7 @@ def test_values_of_pixels_are_those_of_the_network(samebits, tmp_path, photos):
     normal = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
     largest = []
     for more in ((), normal):
-        done = samebits("quantize", model, "--calibration", photos, "--out", q, *alike, *more)
+        done = samebits("quantize", model, "--data", photos, "--out", q, *alike, *more)
         assert done.code == 0, done.err
         assert ("pixels of 0 to 255 become values of -1 to 1" in done.err) == (not more)
         (value,) = sb.load(q).inputs
@@ -250,7 +270,7 @@ def test_values_of_pixels_are_those_of_the_network(samebits, tmp_path, photos):
         largest.append(float(max(-low, high) * value.quantization.scales[0]))
     assert largest[0] <= 1.01
     assert 1.5 < largest[1] < 2.7  # (1 - 0.406) / 0.225 is 2.64
-    how = (q, "--inputs", photos, *alike)
+    how = (q, "--data", photos, *alike)
     done = samebits("verify", *how, "--mean", "0.5", "--backends", "torch")
     assert done.code == 2
     assert "--mean, --std: expected both" in done.err
@@ -283,7 +303,7 @@ def test_a_run_keeps_the_values_of_its_pixels(samebits, tmp_path, shades):
     assert "belongs to another run: reading: expected None, found {'mean': [0.9]" in done.err
 
     data = load(str(shades), whole=True)
-    assert data.options == DataOptions()
+    assert data.options == Reading()
     arrays = {"x": data.test_images.numpy(), "y": data.test_labels.numpy()}
     np.savez(tmp_path / "arrays.npz", **arrays)
     found = {}
@@ -307,16 +327,16 @@ def test_a_network_of_a_run_reads_samples_as_it_did(samebits, tmp_path, shades):
         *("train", "--data", shades, *RUN, *VALUES, "--numerics", "float32", "--out", run)
     )
     assert done.code == 0, done.err
-    done = samebits("quantize", run, "--calibration", shades, "--out", q)
+    done = samebits("quantize", run, "--data", shades, "--out", q)
     assert (done.code, "become values of -1 to 1" in done.err) == (0, False)
     for more in (VALUES, ()):  # the contract in its file says them
         done = samebits("eval", q, "--data", shades, "--whole", *more, "--json")
         assert json.loads(done.out)["accuracy"] > 0.8
         assert "become values of -1 to 1" not in done.err
     net = sb.load(run)
-    named, given = (net.run(shades, **how) for how in ({}, {"mean": 0.9, "std": 0.125}))
+    named, given = net.run(shades), net.run(sb.read(shades, mean=0.9, std=0.125))
     assert all(np.array_equal(named[key], given[key]) for key in named)
-    other = net.run(shades, mean=0.5, std=0.5)
+    other = net.run(sb.read(shades, mean=0.5, std=0.5))
     assert not any(np.array_equal(named[key], other[key]) for key in named)
 
 
@@ -335,16 +355,16 @@ def test_recordings_of_any_rate_as_samples(samebits, tmp_path):
     for index, rate in enumerate((16000, 44100, 11025)):
         write_wav(folder / f"{index}.wav", tone(index), rate=rate)
     model, q = float_file(tmp_path / "net.onnx", (1, 7, 32)), tmp_path / "q.onnx"
-    how = ("--calibration", folder, "--out", q)
+    how = ("--data", folder, "--out", q)
     done = samebits("quantize", model, *how)
     assert done.code == 2
     assert "give --resample to bring all recordings to 16000" in done.err
     done = samebits("quantize", model, *how, "--resize", "8")
     assert done.code == 2
-    assert f"{folder}: --resize does not apply to it; leave it out" in done.err
+    assert f"{folder}: --resize does not apply to a folder of samples without classes" in done.err
     done = samebits("quantize", model, *how, "--resample")
     assert done.code == 0, done.err
-    done = samebits("verify", q, "--inputs", folder, "--resample", "--backends", "torch", "--json")
+    done = samebits("verify", q, "--data", folder, "--resample", "--backends", "torch", "--json")
     assert json.loads(done.out)["samples"] == 3
 
 

@@ -38,7 +38,7 @@ def shelf(tmp_path, monkeypatch):
 
 def test_a_model_of_a_file(samebits, shelf):
     done = samebits(
-        "ship", "net.py:make", "--calibration", "samples.npz", "--package", "zephyr",
+        "ship", "net.py:make", "--data", "samples.npz", "--package", "zephyr",
         "--backends", "torch", "--out", "firmware",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")

@@ -49,7 +49,7 @@ COMMANDS: dict[str, Callable[[Path, Path, Path], tuple[object, ...]]] = {
     "inspect": lambda run, data, out: ("inspect", run),
     "report": lambda run, data, out: ("report", run, "--out", out / "page.html"),
     "eval": lambda run, data, out: ("eval", run, "--data", data),
-    "verify": lambda run, data, out: ("verify", run, "--inputs", "random:2"),
+    "verify": lambda run, data, out: ("verify", run, "--data", "random:2"),
     "compile": lambda run, data, out: ("compile", run, "--target", "c", "--out", out / "c"),
     "resume": lambda run, data, out: (
         *("train", "--data", data, *TRAINING, "--out", run, "--resume"),
@@ -160,7 +160,7 @@ def places_written(log: str, here: Path) -> set[str]:
 MADE = {
     "train": lambda run, data, out: ("train", "--data", data, *TRAINING, "--out", out / "run"),
     "quantize": lambda run, data, out: (
-        *("quantize", run.parent / "float.onnx", "--calibration", data),
+        *("quantize", run.parent / "float.onnx", "--data", data),
         *("--out", out / "q.onnx", "--report", out / "page.html"),
     ),
     "plan": lambda run, data, out: (

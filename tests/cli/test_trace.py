@@ -29,7 +29,7 @@ def traced(samebits, tiny, tmp_path):
 
     def trace(name, *more, inputs="random:3"):
         path = tmp_path / f"{name}.json"
-        done = samebits("trace", tiny, "--inputs", inputs, "--out", path, *more)
+        done = samebits("trace", tiny, "--data", inputs, "--out", path, *more)
         assert done.code == 0, done.err
         return path
 
@@ -43,7 +43,7 @@ def bad(done, message):
 
 def test_trace_writes_a_file_and_says_so(samebits, tiny, tmp_path):
     out = tmp_path / "t.json"
-    done = samebits("trace", tiny, "--inputs", "random:3", "--out", out)
+    done = samebits("trace", tiny, "--data", "random:3", "--out", out)
     assert (done.code, done.err) == (0, "")
     assert done.out == f"written: {out}: 3 layers, 3 runs\n"
     record = json.loads(out.read_text())
@@ -54,7 +54,7 @@ def test_trace_writes_a_file_and_says_so(samebits, tiny, tmp_path):
 
 
 def test_two_backends_agree(samebits, traced):
-    a, b = traced("a"), traced("b", "--backend", "torch")
+    a, b = traced("a"), traced("b", "--backends", "torch")
     done = samebits("audit", a, b)
     assert (done.code, done.out, done.err) == (0, f"{a} and {b}\n\nsame bits: yes\n", "")
     done = samebits("audit", a, b, "--json")
@@ -65,7 +65,7 @@ def test_two_backends_agree(samebits, traced):
 def test_generated_c_agrees(samebits, traced):
     if not shutil.which("cc"):
         pytest.skip("needs cc")
-    a, b = traced("a"), traced("b", "--backend", "c")
+    a, b = traced("a"), traced("b", "--backends", "c")
     assert "codes" not in json.loads(b.read_text())
     assert samebits("audit", a, b).code == 0
 
@@ -87,7 +87,7 @@ def test_the_audit_names_the_first_layer_and_elements(samebits, traced, monkeypa
         return runs
 
     monkeypatch.setattr(PyTorch, "trace", wrong)
-    b = traced("b", "--backend", "torch")
+    b = traced("b", "--backends", "torch")
     done = samebits("audit", a, b, "--json")
     assert (done.code, done.out.count("\n")) == (1, 1)
     record = json.loads(done.out)
@@ -123,7 +123,7 @@ def test_other_inputs_part(samebits, traced):
 
 def test_other_models(samebits, traced, trained, tmp_path):
     a, b = traced("a"), tmp_path / "b.json"
-    assert samebits("trace", trained, "--inputs", "random:3", "--out", b).code == 0
+    assert samebits("trace", trained, "--data", "random:3", "--out", b).code == 0
     done = samebits("audit", a, b)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: expected two traces of one model, found 'h.codes' and ")
@@ -140,7 +140,7 @@ def test_an_archive(traced, tmp_path):
 
 def test_unknown_backends(samebits, tiny, tmp_path):
     done = samebits(
-        "trace", tiny, "--inputs", "random:1", "--out", tmp_path / "t.json", "--backend", "gpu"
+        "trace", tiny, "--data", "random:1", "--out", tmp_path / "t.json", "--backends", "gpu"
     )
     bad(done, f"unknown backend 'gpu'; expected one of {', '.join(known_backends())}")
 
@@ -153,7 +153,7 @@ def test_backends_without_traces(samebits, tiny, trained, tmp_path):
          "the training backend keeps no trace; trace the reference instead"),
     ):  # fmt: skip
         out = tmp_path / "t.json"
-        done = samebits("trace", model, "--inputs", "random:1", "--out", out, "--backend", name)
+        done = samebits("trace", model, "--data", "random:1", "--out", out, "--backends", name)
         bad(done, message)
         assert not out.exists()
 
@@ -161,16 +161,16 @@ def test_backends_without_traces(samebits, tiny, trained, tmp_path):
 def test_a_backend_that_is_not_there(samebits, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(PyTorch, "unavailable", lambda self: "torch: expected a machine")
     out = tmp_path / "t.json"
-    done = samebits("trace", tiny, "--inputs", "random:1", "--out", out, "--backend", "torch")
+    done = samebits("trace", tiny, "--data", "random:1", "--out", out, "--backends", "torch")
     bad(done, "backend torch cannot run here: torch: expected a machine")
 
 
 def test_bad_inputs_and_models(samebits, tiny, tmp_path):
     out = tmp_path / "t.json"
-    done = samebits("trace", tiny, "--inputs", "random:0", "--out", out)
-    bad(done, "--inputs: expected random:N with 1 <= N <= 1000000, found 'random:0'")
+    done = samebits("trace", tiny, "--data", "random:0", "--out", out)
+    bad(done, "--data: expected random:N with 1 <= N <= 1000000, found 'random:0'")
     path = float_file(tmp_path / "f.onnx", (1, 4))
-    done = samebits("trace", path, "--inputs", "random:1", "--out", out)
+    done = samebits("trace", path, "--data", "random:1", "--out", out)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {path}: expected a quantized model")
     assert not out.exists()
@@ -181,7 +181,7 @@ def test_out_that_cannot_be_written(samebits, tiny, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     for out in (tmp_path / "file" / "t.json", folder):
-        done = samebits("trace", tiny, "--inputs", "random:1", "--out", out)
+        done = samebits("trace", tiny, "--data", "random:1", "--out", out)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("error: ")
         assert "Traceback" not in done.err
@@ -203,7 +203,7 @@ def test_traces_that_are_none(samebits, traced, tmp_path):
     bad(
         samebits("audit", a, b),
         f"{b}: expected a trace of format 'samebits-trace-1' of samebits, found None; make a trace "
-        "with: samebits trace MODEL --inputs X.npz --out FILE",
+        "with: samebits trace MODEL --data X.npz --out FILE",
     )
     assert samebits("audit", a).code == 2
 

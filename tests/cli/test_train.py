@@ -70,7 +70,7 @@ def test_default_learning_rate_follows_the_optimizer(samebits, npz, tmp_path):
 
 def refused(done, *texts):
     assert done.code == 2
-    assert done.out == ""
+    assert done.out == "" or json.loads(done.out).keys() == {"error", "explain"}
     assert "Traceback" not in done.err
     for text in texts:
         assert text in done.err
@@ -93,10 +93,13 @@ def refused(done, *texts):
         (("--plan", "auto", "--plan-device", "abacus"), "error: abacus: no such device"),
         (("--plan", "auto", "--memory-budget", 10), "error: --memory-budget: expected at least"),
         (("--device", "tpu"), "error: expected --device among cpu, cuda, found 'tpu'"),
-        (("--schedule", "cosin"), "expected schedule among constant, step, linear, cosine, found"),
-        (("--numerics", "int4"), "expected numerics among bfp, float32, found 'int4'"),
-        (("--optimizer", "lion"), "expected optimizer among sgd, adam, adamw, found 'lion'"),
-        (("--lr", "nan"), "expected a finite lr >= 0, found nan"),
+        (
+            ("--schedule", "cosin"),
+            "--schedule: expected one of constant, step, linear, cosine, found",
+        ),
+        (("--numerics", "int4"), "--numerics: expected one of bfp, float32, found 'int4'"),
+        (("--optimizer", "lion"), "--optimizer: expected one of sgd, adam, adamw, found 'lion'"),
+        (("--lr", "nan"), "--lr: expected a number in [0, inf), found"),
         (("--epochs", 0), "--epochs: expected a whole number from 1, found '0'"),
         (("--nonsense",), "--nonsense"),
     ],

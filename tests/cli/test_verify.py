@@ -53,7 +53,7 @@ def needs_compiler():
 
 
 def test_same_bits(samebits, tiny):
-    done = samebits("verify", tiny, "--inputs", "random:4", "--backends", "torch")
+    done = samebits("verify", tiny, "--data", "random:4", "--backends", "torch")
     assert done.code == 0
     assert done.out.endswith("same bits: yes\n")
     row = next(line for line in done.out.splitlines() if "torch" in line)
@@ -61,7 +61,7 @@ def test_same_bits(samebits, tiny):
 
 
 def test_json_is_one_object(samebits, tiny):
-    done = samebits("verify", tiny, "--inputs", "random:4", "--backends", "torch", "--json")
+    done = samebits("verify", tiny, "--data", "random:4", "--backends", "torch", "--json")
     assert done.code == 0
     assert done.out.count("\n") == 1
     record = json.loads(done.out)
@@ -76,7 +76,7 @@ def test_json_is_one_object(samebits, tiny):
 def test_the_default_backends(samebits, tiny):
     needs_compiler()
     pytest.importorskip("onnxruntime")
-    record = json.loads(samebits("verify", tiny, "--inputs", "random:4", "--json").out)
+    record = json.loads(samebits("verify", tiny, "--data", "random:4", "--json").out)
     assert record["same_bits"] is True
     *others, plain, integer = record["verdicts"]
     assert [v["backend"] for v in others] == ["torch", "c"]
@@ -89,7 +89,7 @@ def test_the_default_backends(samebits, tiny):
 
 
 def test_a_flipped_bit_is_found(samebits, tiny, flipped):
-    command = ("verify", tiny, "--inputs", "random:4", "--backends", "torch,reference")
+    command = ("verify", tiny, "--data", "random:4", "--backends", "torch,reference")
     done = samebits(*command)
     assert done.code == 1
     assert done.out.endswith("same bits: NO\n")
@@ -110,7 +110,7 @@ def test_a_flipped_bit_is_found(samebits, tiny, flipped):
 def test_one_difference_among_several_backends(samebits, tiny, flipped):
     pytest.importorskip("onnxruntime")
     names = "onnxruntime-integer,torch"
-    done = samebits("verify", tiny, "--inputs", "random:4", "--backends", names, "--json")
+    done = samebits("verify", tiny, "--data", "random:4", "--backends", names, "--json")
     assert done.code == 1
     assert [v["equal"] for v in json.loads(done.out)["verdicts"]] == [True, False]
 
@@ -130,21 +130,21 @@ def test_a_backend_that_cannot_run_is_listed(samebits, tiny, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(PyTorch, "unavailable", lambda self: "torch: [expected] a machine")
     names = ("--backends", "training,torch,onnxruntime-integer", "--available")
-    done = samebits("verify", tiny, "--inputs", "random:2", *names, "--json")
+    done = samebits("verify", tiny, "--data", "random:2", *names, "--json")
     by_name = {v["backend"]: v for v in json.loads(done.out)["verdicts"]}
     assert by_name["torch"]["skipped"] == "torch: [expected] a machine"
     assert "expected a training output folder" in by_name["training"]["skipped"]
-    done = samebits("verify", tiny, "--inputs", "random:2", *names)
+    done = samebits("verify", tiny, "--data", "random:2", *names)
     assert "torch: not compared: torch: [expected] a machine\n" in done.out
     assert done.out.endswith("same bits: yes (2 not compared)\n")
-    usual = samebits("verify", tiny, "--inputs", "random:2")
+    usual = samebits("verify", tiny, "--data", "random:2")
     assert "torch: not compared: torch: [expected] a machine\n" in usual.out
 
 
 def test_every_backend_that_can_run(samebits, tiny, monkeypatch):
     names = ("npu", "onnxruntime-integer", "reference", "torch", "training")
     monkeypatch.setattr("samebits.verification.run.known_backends", lambda: names)
-    done = samebits("verify", tiny, "--inputs", "random:2", "--available", "--json")
+    done = samebits("verify", tiny, "--data", "random:2", "--available", "--json")
     assert done.code == 0
     found = {v["backend"] for v in json.loads(done.out)["verdicts"] if v["skipped"] is None}
     assert found - {"onnxruntime-integer"} == {"torch"}
@@ -153,22 +153,22 @@ def test_every_backend_that_can_run(samebits, tiny, monkeypatch):
 @pytest.mark.parametrize("names", ["training", "reference"])
 def test_nothing_compared_is_no_yes(samebits, tiny, names):
     """A check that every backend skipped has shown nothing."""
-    done = samebits("verify", tiny, "--inputs", "random:2", "--backends", names)
+    done = samebits("verify", tiny, "--data", "random:2", "--backends", names)
     assert "same bits: yes" not in done.out
-    done = samebits("verify", tiny, "--inputs", "random:2", "--backends", names, "--json")
-    assert json.loads(done.out or '{"same_bits": null}')["same_bits"] is not True
+    done = samebits("verify", tiny, "--data", "random:2", "--backends", names, "--json")
+    assert json.loads(done.out or "{}").get("same_bits") is not True
 
 
 def test_an_archive(samebits, tiny, tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, x=np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
-    done = samebits("verify", tiny, "--inputs", path, "--backends", "torch", "--json")
+    done = samebits("verify", tiny, "--data", path, "--backends", "torch", "--json")
     assert (done.code, json.loads(done.out)["samples"]) == (0, 5)
 
 
 def test_samples_of_a_batched_model(samebits, tmp_path):
     path = quantized_file(tmp_path / "four.onnx", batch=4)
-    done = samebits("verify", path, "--inputs", "random:2", "--backends", "torch", "--json")
+    done = samebits("verify", path, "--data", "random:2", "--backends", "torch", "--json")
     record = json.loads(done.out)
     assert (done.code, record["samples"], record["verdicts"][0]["total"]) == (0, 2, 24)
 
@@ -176,7 +176,7 @@ def test_samples_of_a_batched_model(samebits, tmp_path):
 def test_the_seed(samebits, tiny):
     def sha(seed):
         done = samebits(
-            "verify", tiny, "--inputs", "random:3", "--backends", "torch", "--json",
+            "verify", tiny, "--data", "random:3", "--backends", "torch", "--json",
             "--seed", seed,
         )  # fmt: skip
         return json.loads(done.out)["verdicts"][0]["sha256"]
@@ -190,14 +190,14 @@ def test_a_training_and_a_compiled_folder(samebits, trained, tmp_path):
     assert samebits("compile", trained, "--out", out, "--no-sizes").code == 0
     hashes = set()
     for model, names in ((trained, "torch,training"), (out, "torch")):
-        done = samebits("verify", model, "--inputs", "random:3", "--backends", names, "--json")
+        done = samebits("verify", model, "--data", "random:3", "--backends", names, "--json")
         assert done.code == 0, done.err
         for verdict in json.loads(done.out)["verdicts"]:
             assert verdict["equal"]
             hashes.add(verdict["sha256"])
     assert len(hashes) == 1
     needs_compiler()
-    done = samebits("verify", out, "--inputs", "random:3", "--backends", "c")
+    done = samebits("verify", out, "--data", "random:3", "--backends", "c")
     assert done.code == 0
 
 
@@ -207,42 +207,42 @@ def test_a_training_and_a_compiled_folder(samebits, trained, tmp_path):
 def test_unknown_backends(samebits, tiny):
     known = ", ".join(known_backends())
     for names, wrong in (("gpu", "gpu"), ("torch,gpu", "gpu"), ("", ""), ("torch, gpu", "gpu")):
-        done = samebits("verify", tiny, "--inputs", "random:1", "--backends", names)
+        done = samebits("verify", tiny, "--data", "random:1", "--backends", names)
         bad(done, f"unknown backend {wrong!r}; expected one of {known}")
 
 
 @pytest.mark.parametrize("text", ["random:", "random:0", "random:x", "random:-1", "random:1000001"])
 def test_bad_counts(samebits, tiny, text):
-    done = samebits("verify", tiny, "--inputs", text, "--backends", "torch")
-    bad(done, f"--inputs: expected random:N with 1 <= N <= 1000000, found {text!r}")
+    done = samebits("verify", tiny, "--data", text, "--backends", "torch")
+    bad(done, f"--data: expected random:N with 1 <= N <= 1000000, found {text!r}")
 
 
 def test_bad_archives(samebits, tiny, tmp_path):
     path = tmp_path / "x.npz"
-    done = samebits("verify", tiny, "--inputs", path)
+    done = samebits("verify", tiny, "--data", path)
     assert (done.code, done.out) == (2, "")
     assert str(path) in done.err
     path.write_bytes(b"hello")
-    done = samebits("verify", tiny, "--inputs", path)
+    done = samebits("verify", tiny, "--data", path)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {path}: not a readable .npz archive")
     np.savez(path, x=np.zeros((2, 5), np.float32))
     bad(
-        samebits("verify", tiny, "--inputs", path),
+        samebits("verify", tiny, "--data", path),
         f"{path}: input 'x': expected shape [N, 4] with N a multiple of 1, found [2, 5]",
     )
     np.savez(path, x=np.zeros((2, 4), np.int16))
     bad(
-        samebits("verify", tiny, "--inputs", path),
+        samebits("verify", tiny, "--data", path),
         f"{path}: input 'x': expected real numbers or int8 codes, found int16",
     )
     np.savez(path, x=np.full((1, 4), np.nan, np.float32))
-    done = samebits("verify", tiny, "--inputs", path)
+    done = samebits("verify", tiny, "--data", path)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(
         "error: input 'x': expected finite values, found nan at index (0, 0)"
     )
-    done = samebits("verify", tiny, "--inputs", tmp_path)
+    done = samebits("verify", tiny, "--data", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "Traceback" not in done.err
 
@@ -250,9 +250,9 @@ def test_bad_archives(samebits, tiny, tmp_path):
 def test_float_models(samebits, tmp_path):
     path = float_file(tmp_path / "f.onnx", (1, 4))
     bad(
-        samebits("verify", path, "--inputs", "random:1"),
+        samebits("verify", path, "--data", "random:1"),
         f"{path}: expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a "
-        "float one; quantize it first: samebits quantize MODEL.onnx --calibration X.npz --out "
+        "float one; quantize it first: samebits quantize MODEL.onnx --data X.npz --out "
         "Q.onnx",
     )
 
@@ -260,7 +260,7 @@ def test_float_models(samebits, tmp_path):
 def test_missing_models(samebits, tmp_path):
     path = tmp_path / "none"
     bad(
-        samebits("verify", path, "--inputs", "random:1"),
+        samebits("verify", path, "--data", "random:1"),
         f"{path}: no such file or folder; expected an .onnx, .pt2 or .tflite file, a training "
         "output folder, a checkpoint, or a compiled folder (with model.onnx)",
     )
@@ -268,8 +268,8 @@ def test_missing_models(samebits, tmp_path):
 
 def test_bad_usage(samebits, tiny):
     assert samebits("verify").code == 2
-    assert samebits("verify", tiny, "--inputs", "random:1", "--seed", "-1").code == 2
-    assert samebits("verify", tiny, "--inputs", "random:1", "--seed", 2**32).code == 2
+    assert samebits("verify", tiny, "--data", "random:1", "--seed", "-1").code == 2
+    assert samebits("verify", tiny, "--data", "random:1", "--seed", 2**32).code == 2
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 0)])
@@ -285,7 +285,7 @@ def test_odd_shapes_of_inputs_are_no_crash(samebits, tmp_path, shape):
         y = builder.add(op, [y] if op == "Tanh" else [y, s, z])
     save_qdq(builder.build([y]), tmp_path / "m.onnx")
     load_model(tmp_path / "m.onnx")
-    done = samebits("verify", tmp_path / "m.onnx", "--inputs", "random:2", "--backends", "torch")
+    done = samebits("verify", tmp_path / "m.onnx", "--data", "random:2", "--backends", "torch")
     assert done.code == 0 or done.err.startswith("error: ")
 
 
@@ -296,7 +296,7 @@ def test_a_compiled_folder(samebits, tiny, tmp_path):
     """Its files are checked, and what differs ends with exit code 1, whoever reads the file."""
     folder, again = tmp_path / "pk", tmp_path / "again"
     load_network(tiny).compile(folder)
-    command = ("verify", folder, "--inputs", "random:2", "--backends", "torch")
+    command = ("verify", folder, "--data", "random:2", "--backends", "torch")
     done = samebits(*command, "--rebuild", again)
     assert (done.code, done.err) == (0, "")
     sha256 = hashlib.sha256((folder / "report.json").read_bytes()).hexdigest()

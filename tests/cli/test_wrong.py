@@ -10,77 +10,77 @@ import pytest
 
 # A command of names of `shelf`, and below it what its message says; OUT is in an empty folder.
 QUANTIZE = """
-quantize none --calibration samples --out OUT.onnx
+quantize none --data samples --out OUT.onnx
     no such file or folder; expected an .onnx, .pt2 or .tflite file, a training output folder
-quantize broken --calibration samples --out OUT.onnx
+quantize broken --data samples --out OUT.onnx
     not a readable ONNX file
-quantize text --calibration samples --out OUT.onnx
+quantize text --data samples --out OUT.onnx
     expected an .onnx, .pt2 or .tflite file, a training output folder
-quantize firmware --calibration samples --out OUT.onnx
+quantize firmware --data samples --out OUT.onnx
     expected a float network, found
-quantize quantized --calibration samples --out OUT.onnx
+quantize quantized --data samples --out OUT.onnx
     expected a float network, found: quantized network
-quantize run --calibration digits --out OUT.onnx
+quantize run --data digits --out OUT.onnx
     expected a float network, found: quantized network
-quantize none.py:net --calibration samples --out OUT.onnx
+quantize none.py:net --data samples --out OUT.onnx
     no such file
-quantize own:net --calibration samples --out OUT.onnx
+quantize own:net --data samples --out OUT.onnx
     expected a callable in
-quantize own:NUMBER --calibration samples --out OUT.onnx
+quantize own:NUMBER --data samples --out OUT.onnx
     , found int
-quantize float --calibration none.npz --out OUT.onnx
+quantize float --data none.npz --out OUT.onnx
     No such file or directory
-quantize float --calibration none --out OUT.onnx
+quantize float --data none --out OUT.onnx
     no such file or folder; expected 'digits', a folder of images or WAV audio
-quantize float --calibration quantized --out OUT.onnx
+quantize float --data quantized --out OUT.onnx
     path/to/file.py:callable, found a file ending in .onnx
-quantize float --calibration wrong --out OUT.onnx
+quantize float --data wrong --out OUT.onnx
     array x: expected shape [samples, 4], found [6, 5]
-quantize float --calibration digits --out OUT.onnx
+quantize float --data digits --out OUT.onnx
     digits: expected samples of shape [4] for the input 'x', found [1, 8, 8]
-quantize float --calibration samples
+quantize float --data samples
     samebits quantize: expected --out, found none; see samebits quantize --help
-quantize float --calibration samples --out OUT.txt
+quantize float --data samples --out OUT.txt
     --out: expected a name ending in .onnx, found
-quantize float --calibration samples --out OUT.onnx --scheme int8
+quantize float --data samples --out OUT.onnx --scheme int8
     --scheme: expected one of asymmetric-s8, asymmetric-u8, symmetric-s8
-quantize float --calibration samples --out OUT.onnx --weights int8
+quantize float --data samples --out OUT.onnx --weights int8
     weights: expected one of symmetric-s8, asymmetric-s8, power-of-two-s8
-quantize float --calibration samples --out OUT.onnx --calibrate kl
+quantize float --data samples --out OUT.onnx --calibrate kl
     expected one of minmax, percentile, mse, found 'kl'
-quantize float --calibration samples --out OUT.onnx --calibrate percentile --percentile 10
+quantize float --data samples --out OUT.onnx --calibrate percentile --percentile 10
     percentile: expected above 50 and up to 100, found 10.0
-quantize float --calibration samples --out OUT.onnx --percentile most
+quantize float --data samples --out OUT.onnx --percentile most
     --percentile: expected a number, found 'most'; see samebits quantize --help
-quantize float --calibration samples --out OUT.onnx --percentile 99
+quantize float --data samples --out OUT.onnx --percentile 99
     needs --calibrate percentile
-quantize float --calibration samples --out OUT.onnx --output-bits 4
+quantize float --data samples --out OUT.onnx --output-bits 4
     --output-bits: expected 8 or 16, found 4
-quantize float --calibration samples --out OUT.onnx --gates nonsense
-    --gates does not apply to a feed-forward network, found nonsense; leave it out
-quantize float --calibration samples --out OUT.onnx --bits 16
+quantize float --data samples --out OUT.onnx --gates nonsense
+    --gates: expected one of q0.15, symmetric, asymmetric, found 'nonsense'
+quantize float --data samples --out OUT.onnx --bits 16
     --bits does not apply to a feed-forward network, found 16; give --scheme asymmetric-s16
-quantize float --calibration samples --out OUT.onnx --symmetry 0.5
+quantize float --data samples --out OUT.onnx --symmetry 0.5
     --symmetry does not apply to a feed-forward network, found 0.5; leave it out
-quantize float --calibration samples --out OUT.onnx --float-bias
+quantize float --data samples --out OUT.onnx --float-bias
     --float-bias does not apply to a feed-forward network
-quantize float --calibration samples --out OUT.onnx --arch own:net
+quantize float --data samples --out OUT.onnx --arch own:net
     --arch applies to training folders and checkpoints, found
-quantize float --calibration samples --out OUT.onnx --shape x
+quantize float --data samples --out OUT.onnx --shape x
     --shape: expected NAME=SIZES such as x=1,3,96,96, found 'x'; samebits inspect MODEL lists
-quantize float --calibration samples --out OUT.onnx --shape x=1,q
+quantize float --data samples --out OUT.onnx --shape x=1,q
     --shape x: expected sizes such as 3,32,32, found '1,q'
-quantize open --calibration samples --out OUT.onnx --shape z=1,4
+quantize open --data samples --out OUT.onnx --shape z=1,4
     --shape z: expected the name of an input ('x')
-quantize open --calibration samples --out OUT.onnx --shape x=1,5
+quantize open --data samples --out OUT.onnx --shape x=1,5
     --shape x: expected 4 for dimension 1, which the model fixes, found 5
-quantize open --calibration samples --out OUT.onnx --shape x=1,4 --shape x=1,4
+quantize open --data samples --out OUT.onnx --shape x=1,4 --shape x=1,4
     --shape: expected one shape for the input 'x', found two
-quantize float --calibration samples --out OUT.onnx --set x
+quantize float --data samples --out OUT.onnx --set x
     --set: expected NAME=VALUE such as sr=16000, found 'x'
-quantize float --calibration samples --out OUT.onnx --set x=1 --set x=2
+quantize float --data samples --out OUT.onnx --set x=1 --set x=2
     --set: expected one number for the input 'x', found two
-quantize float --calibration samples --out OUT.onnx --set x=one
+quantize float --data samples --out OUT.onnx --set x=one
     --set x: expected a finite number of float32, the type of this input, found 'one'
 inspect float --set z=1
     --set z: expected the name of an input ('x')
@@ -90,21 +90,21 @@ compile float --out OUT --start-at ,
     --start-at: expected names of tensors
 inspect run --end-at y
     --end-at applies to ONNX files, found one for another model; leave it out
-quantize float --calibration samples --out OUT.onnx --schema int8
+quantize float --data samples --out OUT.onnx --schema int8
     expected an option of samebits quantize, found --schema; did you mean --scheme or --set
-quantize speech --calibration sequences --out OUT.onnx --scheme asymmetric-s16
+quantize speech --data sequences --out OUT.onnx --scheme asymmetric-s16
     --scheme does not apply to a recurrent network, found asymmetric-s16
-quantize speech --calibration sequences --out OUT.onnx --weights symmetric-s8
+quantize speech --data sequences --out OUT.onnx --weights symmetric-s8
     --weights does not apply to a recurrent network, found symmetric-s8
-quantize speech --calibration sequences --out OUT.onnx --per-tensor
+quantize speech --data sequences --out OUT.onnx --per-tensor
     --per-tensor does not apply to a recurrent network
-quantize speech --calibration sequences --out OUT.onnx --output-bits 16
+quantize speech --data sequences --out OUT.onnx --output-bits 16
     --output-bits does not apply to a recurrent network, found 16
-quantize speech --calibration sequences --out OUT.onnx --gates nonsense
+quantize speech --data sequences --out OUT.onnx --gates nonsense
     gates: expected one of q0.15, symmetric, asymmetric, found 'nonsense'
-quantize speech --calibration sequences --out OUT.onnx --bits 12
+quantize speech --data sequences --out OUT.onnx --bits 12
     bits: expected 8 or 16, found 12
-quantize speech --calibration samples --out OUT.onnx
+quantize speech --data samples --out OUT.onnx
     array x: expected shape [samples,
 """
 
@@ -112,17 +112,17 @@ COMPILE = """
 ship float
     samebits ship: expected --out, found none; see samebits ship --help
 ship float --out OUT
-    expected --calibration SAMPLES for a float network, found none; give samples of its inputs
-ship float --calibration samples --out OUT --package bazel
+    expected --data SAMPLES for a float network, found none; give samples of its inputs
+ship float --data samples --out OUT --package bazel
     --package: expected one of make, cmake, arduino, zephyr, espidf, platformio, found 'bazel'
-ship float --calibration samples --out OUT --board cortex-m99
+ship float --data samples --out OUT --board cortex-m99
     --board: expected one of cortex-m0, cortex-m0-large, cortex-m3
-ship float --calibration samples --out OUT --backends gpu
+ship float --data samples --out OUT --backends gpu
     unknown backend 'gpu'; expected one of
-ship none --calibration samples --out OUT
+ship none --data samples --out OUT
     no such file or folder
-ship quantized --calibration samples --out OUT
-    --calibration does not apply to
+ship quantized --data samples --out OUT
+    --data does not apply to
 ship quantized --out OUT --effort high
     --effort does not apply to
 ship firmware --out OUT
@@ -141,8 +141,8 @@ compile firmware --out OUT
     expected a network, found firmware; give the model it was compiled from
 compile quantized --out OUT --target fpga
     --target: expected one of c, npu, found 'fpga'
-compile quantized --out OUT --native-dim 16
-    --native-dim does not apply to --target c, found 16; leave it out, or give --target npu
+compile quantized --out OUT --native-dim 32
+    --native-dim does not apply to --target c, found 32; leave it out, or give --target npu
 compile quantized --out OUT --requantize
     --requantize does not apply to --target c
 compile quantized --out OUT --steps 3
@@ -176,27 +176,27 @@ verify quantized --backends training
     backend training cannot run this model
 verify firmware --backends torch
     backend torch runs quantized models, not this
-verify quantized --inputs random:0
+verify quantized --data random:0
     expected random:N with 1 <= N <= 1000000, found 'random:0'
-verify quantized --inputs none.npz
+verify quantized --data none.npz
     No such file or directory
-verify quantized --inputs wrong
+verify quantized --data wrong
     input 'x': expected shape [N, 4] with N a multiple of 1, found [6, 5]
 verify quantized --seed -1
     --seed: expected a whole number from 0 to 4294967295, found '-1'; see samebits verify --help
 verify run --arch own:net
     expected the architecture
-trace none --inputs random:1 --out OUT
+trace none --data random:1 --out OUT
     no such file or folder; expected an .onnx, .pt2 or .tflite file
-trace float --inputs random:1 --out OUT
+trace float --data random:1 --out OUT
     expected a quantized model (QuantizeLinear and DequantizeLinear nodes), found a float one
-trace quantized --inputs random:1 --out OUT --backend gpu
+trace quantized --data random:1 --out OUT --backends gpu
     unknown backend 'gpu'; expected one of aarch64, c, concordant-c
-trace quantized --inputs random:1 --out OUT --backend npu
+trace quantized --data random:1 --out OUT --backends npu
     backend npu runs firmware, not this
-trace quantized --inputs nothing --out OUT
+trace quantized --data nothing --out OUT
     nothing: no such file or folder; expected 'digits'
-trace quantized --inputs random:1
+trace quantized --data random:1
     samebits trace: expected --out, found none; see samebits trace --help
 audit none none
     No such file or directory
@@ -221,17 +221,17 @@ inspect quantized --node
 """
 
 FIRMWARE = """
-simulate none.nnp --inputs samples --out OUT
+simulate none.nnp --data samples --out OUT
     expected a file, found no such file; give the path of a .nnp file
-simulate quantized --inputs samples --out OUT
+simulate quantized --data samples --out OUT
     expected a .nnp file, found '.onnx'
-simulate firmware --inputs none.npz --out OUT
+simulate firmware --data none.npz --out OUT
     No such file or directory
-simulate firmware --inputs text --out OUT
+simulate firmware --data text --out OUT
     not a readable .npz archive
-simulate firmware --inputs wrong --out OUT
+simulate firmware --data wrong --out OUT
     input 'x': expected shape [10, 16], or a batch [B, 10, 16], found [6, 5]
-simulate firmware --inputs samples
+simulate firmware --data samples
     samebits simulate: expected --out, found none; see samebits simulate --help
 concord none.nnp --to torch --out OUT.py
     expected a file, found no such file; give the path of a .nnp file
@@ -265,27 +265,27 @@ train --data data --arch mlp --out OUT --epochs
 train --data data --arch mlp --out OUT --resume=yes
     --resume: expected no value, found one; see samebits COMMAND --help
 train --data data --arch mlp --out OUT --lr fast
-    --lr: expected a number, found 'fast'; see samebits train --help
+    --lr: expected a number in [0, inf), found 'fast'; see samebits train --help
 train --data data --arch mlp --out OUT --lr nan
-    expected a finite lr >= 0, found nan
+    --lr: expected a number in [0, inf), found 'nan'; see samebits train --help
 train --data data --arch mlp --out OUT --batch 128
     expected at least one batch of 128 training images, found 96
 train --data data --arch mlp --out OUT --batch 4 --shards 8
     found a batch of 4 for 8 shards; raise --batch or lower --shards
 train --data data --arch mlp --out OUT --numerics int4
-    expected numerics among bfp, float32, found 'int4'
+    --numerics: expected one of bfp, float32, found 'int4'
 train --data data --arch mlp --out OUT --augment blur
     expected none, or a list of flip, crop:PIXELS and zoom:PERCENT
 train --data data --arch mlp --out OUT --gradient-bits 8
     expected gradient bits 32, or 16 for numerics bfp, found 8
 train --data data --arch mlp --out OUT --label-smoothing 2
-    expected label smoothing in [0, 1], found 2.0
+    --label-smoothing: expected a number in [0, 1], found '2'
 train --data data --arch mlp --out OUT --clip-norm 0
-    clip norm: expected a finite number > 0, found 0.0
+    --clip-norm: expected a number in (0, inf), found '0'
 train --data data --arch mlp --out OUT --clip-value nan
-    clip value: expected a finite number > 0, found nan
+    --clip-value: expected a number in (0, inf), found 'nan'
 train --data data --arch mlp --out OUT --ema 1
-    expected ema, a decay in (0, 1), found 1.0
+    --ema: expected a number in (0, 1), found '1'
 train --data data --arch mlp --out OUT --init none.safetensors
     none.safetensors: no such file or folder
 train --data data --arch mlp --out OUT --init text
@@ -333,22 +333,20 @@ eval run
     samebits eval: expected --data, found none; see samebits eval --help
 plan --arch resnet9 --batch 8
     unknown architecture 'resnet9'; expected one of mlp, cnn,
-plan --arch mlp
-    samebits plan: expected --batch, found none; see samebits plan --help
 plan --arch mlp --batch 8 --input 1,x
     --input: expected sizes such as 3,32,32, found '1,x'
 plan --arch mlp --batch 8 --memory-budget lots
     --memory-budget: expected a number of bytes such as 3000000, 3M or 1.5G, or a share
 plan --arch mlp --batch 8 --input 1,6,6 --memory-budget 1
     --memory-budget: expected at least
-plan --arch mlp --batch 8 --device abacus
+plan --arch mlp --batch 8 --plan-device abacus
     abacus: no such device
-plan --arch mlp --batch 8 --device text
+plan --arch mlp --batch 8 --plan-device text
     not a TOML file
 plan --arch mlp --batch 8 --backward sideways
-    --backward: expected sequential or paired, found 'sideways'
+    --backward: expected one of sequential, paired, found 'sideways'
 plan --arch mlp --batch 8 --numerics int4
-    expected numerics among bfp, float32, found 'int4'
+    --numerics: expected one of bfp, float32, found 'int4'
 device --threads 0
     --threads: expected a whole number from 1, found '0'; see samebits device --help
 demo --fast

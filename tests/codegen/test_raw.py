@@ -151,7 +151,13 @@ def nets(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("nets"), {}
     table = rows(200)
     feature = ["torque", "speed", "hue"]
-    run = sb.fit(table[[*feature, "state"]], "mlp", folder / "bfp", epochs=3, threads=1)
+    run = sb.fit(
+        table[[*feature, "state"]],
+        "mlp",
+        folder / "bfp",
+        sb.Training(epochs=3),
+        sb.Execution(threads=1),
+    )
     made["bfp"] = sb.load(run.folder)
     numbers = table[["torque", "speed"]].to_numpy()
     thirds, halves = np.arange(200) % 3, np.eye(2, dtype=int)[np.arange(200) % 2]
@@ -159,8 +165,11 @@ def nets(tmp_path_factory):
     for name, (target, outputs) in targets.items():
         torch.manual_seed(len(made))
         data = from_arrays([numbers], [np.asarray(target)])
-        net = sb.quantize(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, outputs)), data,
-                          floor="none")  # fmt: skip
+        net = sb.quantize(
+            nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, outputs)),
+            data,
+            sb.Calibration(floor="none"),
+        )
         meaning = {"name": net.outputs[0].name, "rule": name}
         meaning |= {"names": ["a", "b", "c"][:outputs]} if name != "regression" else {}
         if name == "regression":
@@ -218,7 +227,13 @@ def test_real_tables(name, tmp_path):
     """Every row has an answer, and C has the same from raw values."""
     made = getattr(pytest.importorskip("sklearn.datasets"), f"load_{name}")(as_frame=True)
     frame = made.frame
-    run = sb.fit(frame, "mlp", tmp_path / "run", epochs=3, batch=32, threads=1, target="target")
+    run = sb.fit(
+        sb.read(frame, target="target"),
+        "mlp",
+        tmp_path / "run",
+        sb.Training(epochs=3, batch=32),
+        sb.Execution(threads=1),
+    )
     features = frame.drop(columns="target")
     assert len(run.predict(features)) == len(frame)
     found = sb.load(run.folder).verify(features, ["torch", "c"], raw=True)
@@ -274,4 +289,4 @@ def test_a_network_without_raw_values_says_why(nets):
         net.verify(torch.rand(3, 3), ["c"], raw=True)
     assert not isinstance(raw_of(net.model.integer, net.contract), Raw)
     with pytest.raises(InputError, match="expected rows of a table, in the units of the contract"):
-        nets["argmax"].verify(np.zeros((2, 2), np.float32), ["c"], raw=True, prepared=True)
+        nets["argmax"].verify(sb.prepared(np.zeros((2, 2), np.float32)), ["c"], raw=True)

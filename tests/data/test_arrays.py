@@ -9,8 +9,8 @@ import torch
 from samebits.data import from_arrays, load
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import Earlier
-from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(40, 3))
@@ -19,7 +19,7 @@ IMAGES = RNG.integers(0, 256, (40, 6, 5), dtype=np.uint8)
 
 def message(x, y, **options) -> str:
     with pytest.raises(InputError) as caught:
-        from_arrays([x], [y], options=DataOptions.of(**options))
+        from_arrays([x], [y], options=Reading(**options))
     return str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_targets_are_in_the_units_of_training():
 
 
 def test_integers_may_be_numbers():
-    data = from_arrays([X], [np.arange(40)], options=DataOptions.of(task="regression"))
+    data = from_arrays([X], [np.arange(40)], options=Reading(task="regression"))
     assert (data.task, data.classes) == ("regression", 1)
 
 

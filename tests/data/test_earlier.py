@@ -7,9 +7,9 @@ import pytest
 
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import NONE, Earlier
-from samebits.data.options import DataOptions
 from samebits.data.preparation import Feature, Preparation
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 RNG = np.random.default_rng(5)
 SIZES = ((14.1, 3.5), (0.004, 0.003), (654.0, 352.0), (0.5, 0.29))  # means and deviations
@@ -92,7 +92,7 @@ def test_pixels_beyond_those_of_training():
         with pytest.raises(InputError, match=r"pixels as in training, -1 to 1, which is \(pixel /"):
             plain.check_array(pixels * np.float32(scale), "x")
     Earlier().check_array(pixels, "x")  # float32 images, which are taken as they are
-    options = DataOptions.of(mean="0.485,0.456,0.406", std="0.229,0.224,0.225")
+    options = Reading(mean="0.485,0.456,0.406", std="0.229,0.224,0.225")
     chosen = Earlier(options, pixels=True)
     chosen.check_array(np.full((1, 3, 2, 2), 2.64, np.float32), "x")
     with pytest.raises(
@@ -104,7 +104,7 @@ def test_pixels_beyond_those_of_training():
 def test_pixels_of_zero_to_one_are_noted(caplog):
     caplog.set_level("INFO", "samebits")
     pixels = RNG.random((5, 1, 4, 4))
-    Earlier(DataOptions.of(mean=0, std=1), pixels=True).check_array(pixels, "x")
+    Earlier(Reading(mean=0, std=1), pixels=True).check_array(pixels, "x")
     Earlier(pixels=True).check_array(pixels - 0.5, "x")
     assert not caplog.text
     Earlier(pixels=True).check_array(pixels, "x")

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 from samebits import progress
-from samebits.data import DataOptions, load, load_samples
+from samebits.data import load, load_samples
 from samebits.data.folder import is_test_name
 from samebits.errors import InputError
+from samebits.recipes import Reading
 
 
 def picture(seed: int, size=(6, 5), mode="RGB") -> Image.Image:
@@ -59,7 +60,7 @@ def test_split_folder_in_class_and_name_order(tmp_path):
 
 
 def test_channels_have_values_of_their_own(tmp_path):
-    options = DataOptions.of(mean="0.485,0.456,0.406", std="0.229,0.224,0.225")
+    options = Reading(mean="0.485,0.456,0.406", std="0.229,0.224,0.225")
     data = load(str(split_folder(tmp_path)), options=options)
     indices = torch.arange(6)
     found = data.batch("train", indices).numpy()
@@ -70,7 +71,7 @@ def test_channels_have_values_of_their_own(tmp_path):
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
     }
-    one = load(str(tmp_path), options=DataOptions.of(mean=0.5, std="0.5"))
+    one = load(str(tmp_path), options=Reading(mean=0.5, std="0.5"))
     plain = load(str(tmp_path)).batch("train", indices)
     assert torch.equal(one.batch("train", indices), plain)
 
@@ -99,7 +100,7 @@ def test_the_whole_of_a_folder_needs_no_split(tmp_path):
 
 def test_grey_images_for_three_means(tmp_path):
     split_folder(tmp_path, "L")
-    three = DataOptions.of(mean=(0, 0, 0), std=(1, 1, 1))
+    three = Reading(mean=(0, 0, 0), std=(1, 1, 1))
     assert message(tmp_path, options=three).startswith(
         f"{tmp_path}: --mean: expected a number, or one for each channel, found 3 for images of 1; "
         "give --colour rgb"
@@ -107,7 +108,7 @@ def test_grey_images_for_three_means(tmp_path):
 
 
 def test_means_of_other_channels_are_refused(tmp_path):
-    two = DataOptions.of(mean=(0, 0), std=(1, 1))
+    two = Reading(mean=(0, 0), std=(1, 1))
     told = r"--mean: expected a number, or one for each channel, found 2 for images of 3"
     with pytest.raises(InputError, match=told):
         load(str(split_folder(tmp_path)), options=two)
@@ -120,7 +121,7 @@ def test_samples_say_which_values_pixels_become(tmp_path, caplog):
     told = "pixels of 0 to 255 become values of -1 to 1, as in samebits train"
     for folder in (tmp_path, tmp_path / "train" / "cat"):
         with caplog.at_level(logging.INFO, "samebits"):
-            load_samples(str(folder), options=DataOptions.of(mean=0, std=1))
+            load_samples(str(folder), options=Reading(mean=0, std=1))
             assert told not in caplog.text
             found = load_samples(str(folder))
         assert f"{folder}: {told}" in caplog.text

@@ -10,8 +10,8 @@ from PIL import Image
 
 from samebits.data import load
 from samebits.data.folder import is_test_name
-from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 SHAPE = (5, 6)
 
@@ -36,7 +36,7 @@ def fill(root: Path, count: int = 12, ending: str = ".png") -> Path:
 
 def message(root: Path, **options) -> str:
     with pytest.raises(InputError) as caught:
-        load(str(root), options=DataOptions.of(**options))
+        load(str(root), options=Reading(**options))
     return str(caught.value)
 
 
@@ -52,12 +52,12 @@ def test_masks_belong_to_images_of_their_names(tmp_path):
 def test_a_split_of_its_own(tmp_path):
     fill(tmp_path / "train", 4, ".webp")
     fill(tmp_path / "test", 3)
-    data = load(str(tmp_path), options=DataOptions.of(colour="grey"))
+    data = load(str(tmp_path), options=Reading(colour="grey"))
     assert (len(data.train_labels), len(data.test_labels)) == (4, 3)
 
 
 def test_masks_are_resized_without_mixing(tmp_path):
-    data = load(str(fill(tmp_path)), options=DataOptions.of(resize="3x3", colour="rgb"))
+    data = load(str(fill(tmp_path)), options=Reading(resize="3x3", colour="rgb"))
     assert data.input_shape == (3, 3, 3)
     assert tuple(data.train_labels.shape[1:]) == (3, 3)
     assert set(data.train_labels.unique().tolist()) <= {0, 1, 2}

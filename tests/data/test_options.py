@@ -9,24 +9,24 @@ import pytest
 import torch
 
 from samebits.data import load
-from samebits.data.options import (
+from samebits.errors import InputError
+from samebits.recipes.reading import (
     PLAIN,
-    DataOptions,
-    LabelledReading,
     Reading,
     as_arguments,
-    options_given,
+    prepared,
+    read,
+    reading_of,
 )
-from samebits.errors import InputError
 
 
 @pytest.mark.parametrize("given", [32, "32", "32x32", "32X32", (32, 32), [32]])
 def test_sizes(given):
-    assert DataOptions.of(resize=given).resize == (32, 32)
+    assert Reading(resize=given).resize == (32, 32)
 
 
 def test_height_comes_first():
-    assert DataOptions.of(resize="24x32").resize == (24, 32)
+    assert Reading(resize="24x32").resize == (24, 32)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_height_comes_first():
 )
 def test_other_sizes_are_named(given):
     with pytest.raises(InputError, match="--resize: expected a side N, or HEIGHTxWIDTH"):
-        DataOptions.of(resize=given)
+        Reading(resize=given)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,6 @@ def test_other_sizes_are_named(given):
         ({"task": "sorting"}, "--task: expected one of classification, regression, multilabel"),
         ({"colour": "red"}, "--colour: expected one of grey, rgb, found 'red'"),
         ({"mean": "0.5,x", "std": "1,1"}, "--mean: expected a number, or one for each channel"),
-        ({"mean": (), "std": ()}, "--mean: expected a number, or one for each channel"),
         ({"mean": 0.5, "std": "nan"}, "--std: expected a number, or one for each channel"),
         ({"mean": 0.5, "std": [1] * 5}, "--std: expected a number, or one for each channel"),
         ({"mean": 0.5}, "--mean, --std: expected both, with as many numbers, found 1 and 0"),
@@ -57,22 +56,22 @@ def test_other_sizes_are_named(given):
 )
 def test_other_values_are_named(options, text):
     with pytest.raises(InputError) as caught:
-        DataOptions.of(**options)
+        Reading(**options)
     assert text in str(caught.value)
 
 
 def test_spaces_around_columns_do_not_count():
-    assert DataOptions.of("y, x ").target == ("y", "x")
-    assert DataOptions.of([" y"]).target == ("y",)
+    assert Reading("y, x ").target == ("y", "x")
+    assert Reading([" y"]).target == ("y",)
     with pytest.raises(InputError, match="--target: expected different names"):
-        DataOptions.of("y, y")
+        Reading("y, y")
 
 
 def test_a_record_reads_back():
-    options = DataOptions.of("a,b", "regression", "3x4", True, "grey", "0.1, -1e3", (2, 3))
+    options = Reading("a,b", "regression", "3x4", True, "grey", "0.1, -1e3", (2, 3))
     assert (options.mean, options.std) == ((0.1, -1000.0), (2.0, 3.0))
-    assert DataOptions.from_chosen(json.loads(json.dumps(options.chosen()))) == options
-    assert DataOptions.from_chosen(PLAIN.chosen()) == PLAIN
+    assert Reading.from_dict(json.loads(json.dumps(options.to_dict()))) == options
+    assert Reading.from_dict(PLAIN.to_dict()) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -85,11 +84,11 @@ def test_a_record_reads_back():
 )
 def test_other_records_are_refused(record):
     with pytest.raises(InputError):
-        DataOptions.from_chosen(record)
+        Reading.from_dict(record)
 
 
 def test_arguments_give_the_same_options():
-    chosen = DataOptions.of("a,b c", "regression", "3x4", True, "grey", 0.1, [0.25]).chosen()
+    chosen = Reading("a,b c", "regression", "3x4", True, "grey", 0.1, [0.25]).to_dict()
     assert as_arguments(chosen) == [
         *("--target", "a,b c", "--task", "regression", "--resize", "3x4", "--resample"),
         *("--colour", "grey", "--mean", "0.1", "--std", "0.25"),
@@ -97,56 +96,51 @@ def test_arguments_give_the_same_options():
     assert as_arguments({}) == []
 
 
-def test_options_of_samples_are_options_of_data():
-    assert set(Reading.__annotations__) == set(vars(PLAIN)) - {"task"}
-    assert set(LabelledReading.__annotations__) == set(vars(PLAIN)) - {"prepared"}
-
-
 def test_options_among_others():
-    options = DataOptions.of("a", "regression", 8, True)
-    assert options.among(("resize", "target", "colour")) == DataOptions.of("a", resize=8)
+    options = Reading("a", "regression", 8, True)
+    assert options.among(("resize", "target", "colour")) == Reading("a", resize=8)
     assert options.among(()) == PLAIN
 
 
 def test_numbers_of_numpy_and_torch():
     for given in (np.array([0.25, 0.5]), torch.tensor([0.25, 0.5]), [np.float32(0.25), 0.5]):
-        assert DataOptions.of(mean=given, std=given).mean == (0.25, 0.5)
-    assert DataOptions.of(resize=np.int64(8)) == DataOptions.of(resize=8)
+        assert Reading(mean=given, std=given).mean == (0.25, 0.5)
+    assert Reading(resize=np.int64(8)) == Reading(resize=8)
     with pytest.raises(InputError, match="--std: expected numbers of at least 1e-06, found -3"):
-        DataOptions.of(mean=0, std=-3)
+        Reading(mean=0, std=-3)
     with pytest.raises(InputError, match="--target: expected different names of columns"):
-        DataOptions.of(target=5)
+        Reading(target=5)
 
 
-def test_other_keywords_are_no_options():
-    assert options_given({"resize": 8}) == DataOptions.of(resize=8)
-    assert options_given({"task": "regression"}, LabelledReading).task == "regression"
-    for reading in ({"colur": "rgb"}, {"task": "regression"}):
-        with pytest.raises(TypeError, match="got an unexpected keyword argument"):
-            options_given(reading)
+def test_what_is_read_keeps_its_options():
+    assert reading_of(read("t.csv", target="y", resize=8)) == ("t.csv", Reading("y", resize=8))
+    assert reading_of(prepared(read("t.npz"))) == ("t.npz", Reading(prepared=True))
+    assert reading_of("t.csv") == ("t.csv", PLAIN)
+    with pytest.raises(TypeError, match=r"read: expected source, target, task, .*, found colur="):
+        read("photos", colur="rgb")
 
 
 def test_recorded_values_are_of_pixels():
-    recorded = DataOptions.of(mean=0.1, std=0.2, resize=4)
-    assert PLAIN.beside(recorded, ("resize", "mean", "std")) == DataOptions.of(resize=4)
-    assert PLAIN.with_values_of(recorded) == DataOptions.of(mean=0.1, std=0.2)
-    given = DataOptions.of(mean=0, std=1)
+    recorded = Reading(mean=0.1, std=0.2, resize=4)
+    assert PLAIN.beside(recorded, ("resize", "mean", "std")) == Reading(resize=4)
+    assert PLAIN.with_values_of(recorded) == Reading(mean=0.1, std=0.2)
+    given = Reading(mean=0, std=1)
     assert given.with_values_of(recorded) == given
 
 
 def test_recorded_options_apply_where_they_can():
-    recorded = DataOptions.of("a", "regression", 8, True)
-    assert PLAIN.beside(recorded, ("task",)) == DataOptions.of(task="regression")
-    given = DataOptions.of(resize=9)
+    recorded = Reading("a", "regression", 8, True)
+    assert PLAIN.beside(recorded, ("task",)) == Reading(task="regression")
+    given = Reading(resize=9)
     assert given.beside(recorded, ("resize", "colour")) == given
 
 
 def test_targets_keep_the_order_of_training():
-    recorded = DataOptions.of("p,q")
-    assert DataOptions.of("p,q").beside(recorded, ("target",)) == recorded
-    assert DataOptions.of("r,s").beside(recorded, ("target",)).target == ("r", "s")
+    recorded = Reading("p,q")
+    assert Reading("p,q").beside(recorded, ("target",)) == recorded
+    assert Reading("r,s").beside(recorded, ("target",)).target == ("r", "s")
     with pytest.raises(InputError, match="expected p,q, the order of training, found q,p; give"):
-        DataOptions.of("q,p").beside(recorded, ("target",))
+        Reading("q,p").beside(recorded, ("target",))
 
 
 @pytest.mark.parametrize("name", ["target", "task", "resize", "resample", "colour", "mean"])
@@ -154,4 +148,4 @@ def test_an_option_that_does_not_apply_is_named(name):
     given = {"target": "x", "task": "regression", "resize": 8, "resample": True, "colour": "grey"}
     given = {name: {name: value} for name, value in given.items()} | {"mean": {"mean": 0, "std": 1}}
     with pytest.raises(InputError, match=f"digits: --{name} does not apply to digits"):
-        load("digits", options=DataOptions.of(**given[name]))
+        load("digits", options=Reading(**given[name]))

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from samebits.data import from_arrays, load
-from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 SOURCE = """
 import numpy as np
@@ -79,7 +79,7 @@ def test_images_of_pillow(file):
 def test_a_dataset_is_taken_as_it_is(file):
     assert load(f"{file}:ready").input_shape == (3,)
     with pytest.raises(InputError, match=r"--task does not apply to a samebits\.data\.Dataset"):
-        load(f"{file}:ready", options=DataOptions.of(task="regression"))
+        load(f"{file}:ready", options=Reading(task="regression"))
 
 
 @pytest.mark.parametrize(

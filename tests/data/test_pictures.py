@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from samebits.data import load
-from samebits.data.options import DataOptions
 from samebits.data.pictures import middle, pixels_of, read_picture
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 
 @pytest.mark.parametrize(
@@ -30,23 +30,23 @@ def test_the_middle_has_the_proportions_asked_for(size, sides, box):
 
 def test_grey_is_an_integer_formula():
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
-    found = pixels_of(Image.fromarray(pixels), "x", options=DataOptions.of(colour="grey"))
+    found = pixels_of(Image.fromarray(pixels), "x", options=Reading(colour="grey"))
     wide = pixels.astype(np.int64) @ [19595, 38470, 7471]
     assert found[0].tolist() == ((wide + 0x8000) >> 16).tolist()
 
 
 def test_rgb_of_grey_is_three_times_the_same():
     pixels = np.arange(30, dtype=np.uint8).reshape(5, 6)
-    found = pixels_of(Image.fromarray(pixels), "x", options=DataOptions.of(colour="rgb"))
+    found = pixels_of(Image.fromarray(pixels), "x", options=Reading(colour="rgb"))
     assert found.tolist() == [pixels.tolist()] * 3
 
 
 def test_resizing_to_half_takes_means():
     pixels = np.full((8, 8), 40, np.uint8)
     pixels[:4] = 200
-    found = pixels_of(Image.fromarray(pixels), "x", options=DataOptions.of(resize=4))
+    found = pixels_of(Image.fromarray(pixels), "x", options=Reading(resize=4))
     assert found[0, [0, 3]].tolist() == [[200] * 4, [40] * 4]
-    same = pixels_of(Image.fromarray(pixels), "x", options=DataOptions.of(resize=8))
+    same = pixels_of(Image.fromarray(pixels), "x", options=Reading(resize=8))
     assert same[0].tolist() == pixels.tolist()
 
 
@@ -72,8 +72,8 @@ def test_mixed_images_need_options_that_are_named(tmp_path):
     ):
         load(str(tmp_path))
     with pytest.raises(InputError, match=r"found 4x4 RGB; convert .* give --colour grey or rgb to"):
-        load(str(tmp_path), options=DataOptions.of(resize=4))
-    data = load(str(tmp_path), options=DataOptions.of(resize=4, colour="rgb"))
+        load(str(tmp_path), options=Reading(resize=4))
+    data = load(str(tmp_path), options=Reading(resize=4, colour="rgb"))
     assert data.input_shape == (3, 4, 4)
     assert data.record() == {
         "class_names": ["a", "b"],

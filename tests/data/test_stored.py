@@ -18,8 +18,8 @@ from PIL import Image
 
 from samebits.data import load, load_samples
 from samebits.data.earlier import Earlier
-from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 
 
 def save(
@@ -162,7 +162,7 @@ def datasets():
 
 def message(path: Path, **options: Any) -> str:
     with pytest.raises(InputError) as caught:
-        load(str(path), options=DataOptions.of(**options))
+        load(str(path), options=Reading(**options))
     return str(caught.value)
 
 
@@ -182,7 +182,7 @@ def test_tables(tmp_path, datasets):
     parts = {"train": datasets.Dataset.from_dict(columns)}
     parts["test"] = parts["train"].select(range(10))
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "two")
-    data = load(str(tmp_path / "two"), options=DataOptions.of(target="a"))
+    data = load(str(tmp_path / "two"), options=Reading(target="a"))
     assert (data.task, len(data.train_labels), len(data.test_labels)) == ("regression", 60, 10)
 
 
@@ -198,7 +198,7 @@ def test_images(tmp_path, datasets):
     columns = {"image": pictures, "digit": [i % 2 for i in range(20)], "n": list(range(20))}
     datasets.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "one")
     assert "give --resize HEIGHTxWIDTH" in message(tmp_path / "one")
-    data = load(str(tmp_path / "one"), options=DataOptions.of(resize=4))
+    data = load(str(tmp_path / "one"), options=Reading(resize=4))
     assert (data.input_shape, data.classes) == ((1, 4, 4), 2)
     assert data.test_labels.tolist() == [0, 1, 0, 1]
     assert data.test_images[:, 0, 0, 0].tolist() == [9 * i for i in (4, 9, 14, 19)]

@@ -15,8 +15,8 @@ from samebits.data import load, load_samples, table
 from samebits.data.cells import column_of
 from samebits.data.columns import ColumnScale
 from samebits.data.earlier import Earlier
-from samebits.data.options import DataOptions
 from samebits.errors import InputError
+from samebits.recipes.reading import Reading
 from samebits.spec import tables as spec
 
 pandas = pytest.importorskip("pandas", reason="tables are read by pandas")
@@ -46,7 +46,7 @@ def written(folder, frame, name="t.csv"):
 
 def message(source, **options):
     with pytest.raises(InputError) as caught:
-        load(source, options=DataOptions.of(**options))
+        load(source, options=Reading(**options))
     return str(caught.value)
 
 
@@ -142,7 +142,7 @@ def test_all_rows_of_a_runs_columns(tmp_path):
     source = str(tmp_path / "two")
     assert torch.equal(load_samples(source, earlier=earlier, whole=True), wanted)
     with pytest.raises(InputError, match=r"--target: expected one of its columns, .*found 'other'"):
-        load_samples(source, earlier=earlier, whole=True, options=DataOptions.of("other"))
+        load_samples(source, earlier=earlier, whole=True, options=Reading("other"))
     with pytest.raises(InputError, match="found no 'length' and 'Length' besides; give"):
         load_samples(
             written(tmp_path, frame.rename(columns={"length": "Length"}), "case.csv"),
@@ -175,7 +175,7 @@ def test_whole_tables_keep_the_order_of_their_rows(tmp_path):
 def test_targets_say_the_task(tmp_path, target, task, wanted, names):
     frame = rows().assign(even=[i % 2 for i in range(60)], odd=[1 - i % 2 for i in range(60)])
     frame = frame[["even", "odd", *rows().columns]]
-    data = load(written(tmp_path, frame), options=DataOptions.of(target=target, task=task))
+    data = load(written(tmp_path, frame), options=Reading(target=target, task=task))
     assert (data.task, data.class_names) == (wanted, names)
     assert data.options.target == (names if wanted != "classification" else data.options.target)
     labels = data.targets("train", torch.arange(3))
@@ -184,7 +184,7 @@ def test_targets_say_the_task(tmp_path, target, task, wanted, names):
 
 def test_a_run_prepares_other_tables(tmp_path):
     frame = rows(200)
-    data = load(written(tmp_path, frame), options=DataOptions.of(target="price"))
+    data = load(written(tmp_path, frame), options=Reading(target="price"))
     other = frame[["kind", "colour", "count", "price", "length"]].iloc[::-1][:120]
     source = written(tmp_path, other, "other.csv")
     found = load(source, earlier=Earlier(data.options, data.preparation))
@@ -347,7 +347,7 @@ def test_frames_of_parquet_whose_names_are_no_columns(tmp_path):
 def test_integers_written_with_a_point_are_classes_where_that_is_said(tmp_path):
     source = written(tmp_path, rows().assign(last=[i % 3 + 0.0 for i in range(60)]))
     assert load(source).task == "regression"
-    data = load(source, options=DataOptions.of(task="classification"))
+    data = load(source, options=Reading(task="classification"))
     assert data.class_names == ("0", "1", "2")
 
 
@@ -360,5 +360,5 @@ def test_what_may_be_misread_is_noted(tmp_path, caplog):
     assert "taken for names of columns, one of which is '0.5'" in caplog.text
     written(tmp_path, frame, "train.csv")
     written(tmp_path, frame.assign(price=1e9), "test.csv")
-    load(str(tmp_path), options=DataOptions.of(target="price"))
+    load(str(tmp_path), options=Reading(target="price"))
     assert "60 of them lie 2048 standard deviations of training or more" in caplog.text

@@ -10,7 +10,7 @@ from torch import nn
 import samebits as sb
 from samebits.data.digits import load_digits
 from samebits.errors import InputError
-from samebits.finetuning import FineTuning
+from samebits.recipes import FineTuning
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def test_four_bits_come_back(float_network):
     with torch.no_grad():
         logits = float_network(data.batch("test", torch.arange(len(data.test_labels))))
     float_accuracy = float((logits.argmax(1) == data.test_labels).double().mean())
-    net = sb.quantize(float_network, images, weights="symmetric-s4", per_tensor=True)
-    tuned = net.finetune(data, epochs=2, lr=0.01)
+    net = sb.quantize(float_network, images, sb.Formats(weights="symmetric-s4", per_tensor=True))
+    tuned = net.finetune(data, sb.FineTuning(epochs=2, lr=0.01))
     before, after = (sb.evaluate(each, data).accuracy for each in (net, tuned))
     assert after > before
     assert after > float_accuracy - 0.01
@@ -66,15 +66,15 @@ def test_what_does_not_fit(float_network):
         sb.load(float_network, example=torch.ones(1, 1, 8, 8)).finetune(data)
     fixed = sb.quantize(sb.load(float_network, example=torch.ones(2, 1, 8, 8)), images)
     with pytest.raises(InputError, match="batch: expected a multiple of the 2 samples"):
-        fixed.finetune(data, batch=33)
+        fixed.finetune(data, sb.FineTuning(batch=33))
     with pytest.raises(InputError, match="expected at least 4096 training samples"):
-        net.finetune(data, batch=4096)
+        net.finetune(data, sb.FineTuning(batch=4096))
     wide = nn.Sequential(nn.Flatten(), nn.Linear(32, 10))
     wrong = sb.quantize(wide, np.ones((4, 2, 4, 4), np.float32))
     with pytest.raises(InputError, match=r"expected samples of shape \[2, 4, 4\]"):
         wrong.finetune(data)
-    with pytest.raises(InputError, match="--epochs: expected 1 or more, with --finetune DATA"):
-        sb.quantize(float_network, images, epochs=2)
+    with pytest.raises(InputError, match="--epochs: expected data to fine-tune on with it"):
+        sb.quantize(float_network, images, sb.FineTuning(epochs=2))
 
 
 @pytest.mark.parametrize("wrong", [([1], [2]), np.ones((2, 2)), iter([])])
@@ -89,10 +89,10 @@ def test_arrays_are_no_data_without_a_split(float_network, wrong):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"epochs": 0}, "epochs: expected 1 or more, found 0"),
-        ({"batch": 0}, "batch: expected 1 or more, found 0"),
-        ({"lr": 0.0}, "lr: expected a positive number"),
-        ({"lr": float("nan")}, "lr: expected a positive number"),
+        ({"epochs": 0}, "--epochs: expected a whole number from 1, found 0"),
+        ({"batch": 0}, "--batch: expected a whole number from 1, found 0"),
+        ({"lr": 0.0}, r"--lr: expected a number in \(0, inf\)"),
+        ({"lr": float("nan")}, r"--lr: expected a number in \(0, inf\)"),
     ],
 )
 def test_wrong_schedules(given, message):

@@ -33,9 +33,9 @@ from pyarrow import parquet
 
 from fuzzing.bounds import BEYOND, MEMORY, MEMORY_WORDS
 from samebits import data
-from samebits.data.options import DataOptions
 from samebits.errors import SamebitsError
 from samebits.model import load
+from samebits.recipes.reading import Reading
 from samebits.samples import in_memory
 
 LARGEST = 1_000_000  # bytes of a file
@@ -174,7 +174,7 @@ def recordings(rate: int, channels: int = 1) -> Maker:
             with wave.open(str(folder / place / "x.wav"), "wb") as file:
                 file.setparams((channels, 2, rate, 0, "NONE", ""))
                 file.writeframes(bytes(min(LARGEST - 1000, 120 * rate)))
-        return lambda: data.load(str(folder), options=DataOptions(resample=True))
+        return lambda: data.load(str(folder), options=Reading(resample=True))
 
     return make
 

@@ -112,7 +112,7 @@ def checkpoint() -> Iterator[bytes]:
     momentum = {"momentum": torch.arange(5, dtype=torch.int16), "exponent": -4, "t": 2}
     sites = Exponents((FrozenSite("input", -7), FrozenSite("0 (Linear)", 3)))
     for arch, exponents in (("mlp", sites), ("cnn", None)):
-        config = TrainConfig("digits", arch, epochs=1).to_dict()
+        config = TrainConfig(data="digits", arch=arch, epochs=1).to_dict()
         state = Checkpoint(
             3,
             tensors,
@@ -127,7 +127,11 @@ def checkpoint() -> Iterator[bytes]:
 
 def run() -> Iterator[bytes]:
     """What a run writes beside its checkpoints: config.json, metrics.jsonl and result.json."""
-    config = {"format": RUN, **TrainConfig("digits", "mlp").to_dict(), "data_sha256": "00"}
+    config = {
+        "format": RUN,
+        **TrainConfig(data="digits", arch="mlp").to_dict(),
+        "data_sha256": "00",
+    }
     metrics = [{"step": 8 * n, "epoch": n, "loss": 1 / n, "accuracy": 0.5} for n in (1, 2, 3)]
     result = {"format": RUN, "accuracy": 0.5, "sha256": "00" * 32, "seconds": 1.5}
     lines = "".join(json.dumps(record) + "\n" for record in metrics)

@@ -44,7 +44,6 @@ from fuzzing.mutations import (
 from samebits.codegen.packaging.seal import check_seal, read_seal
 from samebits.codegen.run.interface import REPORT, Interface
 from samebits.data.archive import load_npz
-from samebits.data.options import DataOptions
 from samebits.data.pictures import read_picture
 from samebits.data.recordings import read_wav
 from samebits.data.table import load_table
@@ -66,6 +65,7 @@ from samebits.npu.simulator.simulate import simulate
 from samebits.onnx import facts
 from samebits.onnx import load as load_onnx
 from samebits.pytorch.exported import read_exported
+from samebits.recipes.reading import Reading
 from samebits.reports.summary import summarize
 from samebits.tflite import load as load_tflite
 from samebits.tflite import parse as parse_tflite
@@ -411,7 +411,7 @@ def csv(folder: Path, data: bytes) -> None:
     """A table, as what its last column says and as a regression."""
     path = written(folder, "case.csv", data)
     with contextlib.suppress(SamebitsError):
-        load_table(path, DataOptions(task="regression"))
+        load_table(path, Reading(task="regression"))
     load_table(path)
 
 

@@ -19,6 +19,7 @@ from samebits.ir.fidelity import (
     lost_tensors,
     restored,
 )
+from samebits.recipes import Calibration
 
 SAME = np.array([[50.6, 50.5]] * 16)  # always the first of two
 
@@ -91,10 +92,11 @@ def test_a_floor_of_the_callers():
     assert verdict.below(16)
     assert not verdict.below(14)
     assert "at least 16 dB" in verdict.refusal(16)
-    assert [floor_of(given) for given in (None, "none", "12.5", 3)] == [None, None, 12.5, 3.0]
+    found = [floor_of(Calibration(floor=given).floor) for given in (None, "none", "12.5", 3)]
+    assert found == [None, None, 12.5, 3.0]
     for wrong in ("much", "nan", "inf"):
         with pytest.raises(InputError, match="--floor: expected a number of dB, or none"):
-            floor_of(wrong)
+            Calibration(floor=wrong)
 
 
 def test_a_verdict_survives_a_file():

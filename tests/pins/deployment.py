@@ -35,7 +35,7 @@ from samebits.train.run.config import TrainConfig
 from samebits.train.run.loop import train
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
-from samebits.verification.backends.training import Training
+from samebits.verification.backends.training import TrainingBackend
 from samebits.verification.inputs import random_codes
 
 
@@ -45,7 +45,7 @@ def deployed(arch: str) -> Model:
     data: Dataset = image_data(10, IMAGES, 64, 32)
     if arch == "lstm":
         data = sequence_data(11, (6, 5), 64, 32)
-    config = TrainConfig("pins", arch, epochs=2, batch=16, lr=0.05, seed=6)
+    config = TrainConfig(data="pins", arch=arch, epochs=2, batch=16, lr=0.05, seed=6)
     with tempfile.TemporaryDirectory() as folder:
         train(config, data, Path(folder) / "run")
         return load_model(Path(folder) / "run")
@@ -59,7 +59,7 @@ def pins_of(model: Model) -> Pins:
         "exponents": digest([site.exponent for site in sites]),
         "interpreter": digest(*Reference().run(model, inputs)),
         "torch": digest(*PyTorch().run(model, inputs)),
-        "training": digest(*Training().run(model, inputs)),
+        "training": digest(*TrainingBackend().run(model, inputs)),
     }
 
 

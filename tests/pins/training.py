@@ -16,6 +16,7 @@ from samebits.data import Dataset
 from samebits.data.augment import sample_words
 from samebits.data.digits import load_digits
 from samebits.errors import InputError
+from samebits.recompute.plan.cost import find_device
 from samebits.recompute.training import Planner
 from samebits.train import SGD, BFPTensor, convert, mse_loss
 from samebits.train.architectures import PatchTransformer, build, initialise
@@ -40,10 +41,10 @@ def trained(data: Dataset, arch: str, model: nn.Module | None = None, **options:
     """A run of 8 steps unless told otherwise, by `samebits.train.run.loop.train`."""
     plan = options.pop("plan", None)
     settings = {"epochs": 2, "batch": 16, "lr": 0.05, "seed": 5} | options
-    config = TrainConfig("pins", arch, **settings)
+    config = TrainConfig(data="pins", arch=arch, **settings)
     planner = None
     if plan is not None:
-        planner = Planner.of_option(config, "auto", "accelerator-core", "99%", 1, plan)
+        planner = Planner(config, find_device("accelerator-core"), "99%", backward=plan)
     heard = Losses()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"

@@ -21,13 +21,13 @@ from samebits.quantization.calibrate import (
 from samebits.quantization.observe import statistics
 from samebits.quantization.settings import (
     ACTIVATIONS,
-    METHODS,
     WEIGHTS,
     Settings,
     code_type,
     ends_within,
     with_bits,
 )
+from samebits.recipes.quantization import METHODS
 from samebits.spec import formats
 
 SCHEMES = list(ACTIVATIONS.values())

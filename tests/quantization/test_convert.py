@@ -17,10 +17,11 @@ from samebits.ir.interpreter import run, trace
 from samebits.ir.lowering.lower import lower_graph
 from samebits.ir.verify import verify
 from samebits.numerics import ScaleRule
-from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
+from samebits.quantization import ACTIVATIONS, WEIGHTS, Settings, quantize_graph
 from samebits.quantization.calibrate import from_range
 from samebits.quantization.convert import softmax_numbers
 from samebits.quantization.weights import CLIPS, LARGEST_BIAS, bias_codes, encode, weight_codes
+from samebits.recipes.quantization import METHODS
 from samebits.spec import formats as exact
 
 WIDE = 40 * np.ones((1, 2, 6, 6), np.float32)  # far beyond the calibrated range

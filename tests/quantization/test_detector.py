@@ -10,6 +10,7 @@ import pytest
 
 import samebits as sb
 from detector import OPTIONS, path, streams
+from given_options import called
 from samebits.codegen.packaging.package import texts
 from samebits.csrc import compiler
 from samebits.ir.sequences import StepSequence, run_sequences
@@ -39,7 +40,9 @@ def test_the_integers_still_detect_voices(bits, decibels, changed, tmp_path):
     if COMPILER is None:
         pytest.skip("needs a C compiler")
     file = path()
-    made = sb.quantize(file, {"input": streams(4, 300, 1)}, bits=bits, **OPTIONS)
+    made = called(
+        sb.quantize, source=file, calibration={"input": streams(4, 300, 1)}, **OPTIONS, bits=bits
+    )
     assert made.fidelity is not None
     assert not made.fidelity.bad
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import samebits as sb
+from given_options import called
 from samebits.quantization.front import attends
 
 
@@ -63,7 +64,10 @@ def test_the_better_range_is_kept():
     assert tried.kept == (tried.sqnr_db > found.steps[0].sqnr_db + 0.11)
     kept = "mse" if tried.kept else "minmax"
     assert found.settings.calibration == kept
-    assert sb.quantize(Attention(), X, calibrate=kept).quantization.tensors == found.tensors
+    assert (
+        sb.quantize(Attention(), X, sb.Calibration(calibrate=kept)).quantization.tensors
+        == found.tensors
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,5 +76,5 @@ def test_the_better_range_is_kept():
 )
 def test_nothing_is_tried(net, samples, options):
     """Where it was chosen, where there is too little to measure on, and without attention."""
-    found = sb.quantize(net, samples, **options).quantization
+    found = called(sb.quantize, source=net, calibration=samples, **options).quantization
     assert (found.steps, found.settings.calibration) == ((), "minmax")

@@ -61,7 +61,7 @@ def test_more_bits_for_what_would_be_lost():
 def test_formats_that_were_chosen_stay():
     net, x = heavy_tail()
     with pytest.warns(FidelityWarning, match="the integers have lost the network: output"):
-        quantized = sb.quantize(net, x[:32], scheme="symmetric-s8")
+        quantized = sb.quantize(net, x[:32], sb.Formats(scheme="symmetric-s8"))
     assert {t.format for t in quantized.quantization.tensors} == {"symmetric-s8"}
     assert quantized.fidelity.cause == "data"
     assert "warning: the integers have lost the network" in str(quantized.report())
@@ -70,29 +70,29 @@ def test_formats_that_were_chosen_stay():
 def test_a_floor_refuses():
     net, x = heavy_tail()
     with pytest.raises(FidelityError, match="expected outputs that keep at least 90 dB"):
-        sb.quantize(net, x[:32], floor=90)
+        sb.quantize(net, x[:32], sb.Calibration(floor=90))
     with pytest.raises(InputError, match="--floor: expected a number of dB"):
-        sb.quantize(net, x[:32], floor="high")
+        sb.quantize(net, x[:32], sb.Calibration(floor="high"))
 
 
 def test_nothing_is_shipped_below_the_floor(tmp_path):
     net, x = heavy_tail()
     with pytest.raises(FidelityError):
-        ship(net, x[:32], tmp_path / "c", scheme="symmetric-s8")
+        ship(net, x[:32], tmp_path / "c", sb.Formats(scheme="symmetric-s8"))
     assert not (tmp_path / "c").exists()
     with pytest.warns(FidelityWarning):
-        quantized = sb.quantize(net, x[:32], scheme="symmetric-s8")
+        quantized = sb.quantize(net, x[:32], sb.Formats(scheme="symmetric-s8"))
     path = quantized.save(tmp_path / "q.onnx")
     with pytest.raises(FidelityError):  # its file says it
         ship(path, out=tmp_path / "c")
     with pytest.warns(FidelityWarning):
-        assert ship(path, out=tmp_path / "c", floor="none", backends=["torch"])
+        assert ship(path, None, tmp_path / "c", sb.Calibration(floor="none"), backends=["torch"])
 
 
 def test_weights_are_named_as_the_cause():
     net, x = lost()
     with pytest.warns(FidelityWarning, match="the cause: weights; --weights symmetric-s16"):
-        sb.quantize(net, x, scheme="asymmetric-s16")
+        sb.quantize(net, x, sb.Formats(scheme="asymmetric-s16"))
 
 
 @pytest.mark.parametrize("seed", range(8))

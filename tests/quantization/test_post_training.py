@@ -15,7 +15,8 @@ from samebits.ir import Graph
 from samebits.ir.interpreter import run
 from samebits.ir.rewrite import simplify
 from samebits.progress import listening
-from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, Settings, quantize_graph
+from samebits.quantization import ACTIVATIONS, WEIGHTS, Settings, quantize_graph
+from samebits.recipes.quantization import METHODS
 
 pytest.importorskip("sklearn", reason="scikit-learn holds the digits")
 
@@ -267,7 +268,7 @@ def test_options_without_a_layer_are_told(net, residual_net):
     *idle, mixed = heard.notes
     assert idle == [
         f"--{option} changed nothing: the network has no layer for it"
-        for option in ("equalize", "rounding", "bias-correction")
+        for option in ("equalize", "weight-rounding", "bias-correction")
     ]
     assert mixed.startswith("--mixed 9: ")
     heard = Heard()

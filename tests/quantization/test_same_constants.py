@@ -12,12 +12,12 @@ from other_machines import MACHINES, elsewhere
 from samebits.ir import Graph, GraphBuilder
 from samebits.ir.rewrite import simplify
 from samebits.quantization import (
-    METHODS,
     RecurrentSettings,
     Settings,
     quantize_graph,
     quantize_recurrent,
 )
+from samebits.recipes.quantization import METHODS
 
 WINDOW = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "group": 1}
 QUICK = "numpy without vectors"  # and with an old BLAS kernel

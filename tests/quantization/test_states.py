@@ -345,8 +345,7 @@ def test_one_sentence_about_initial_states() -> None:
         sb.quantize(
             graph,
             {"x": frames((3, *F))[0], "h": frames((1, *H))[0]},
-            state="none",
-            sequence="step",
+            sb.Recurrence(state="none", sequence="step"),
         )
     assert str(caught.value).endswith(
         "expected inputs that are states or sequences of recurrent layers, found 'h'; tie a state "
@@ -592,7 +591,9 @@ def test_tied_states_keep_their_numbers_and_apart_they_do_not(tmp_path: Path) ->
 
     tied = sb.quantize(graph, {"x": x})
     random = frames(H, 1, 60, seed=3)[0] * 4
-    apart = sb.quantize(graph, {"x": x.reshape(-1, *F), "h": random, "c": random}, state="none")
+    apart = sb.quantize(
+        graph, {"x": x.reshape(-1, *F), "h": random, "c": random}, sb.Recurrence(state="none")
+    )
     values = {name: apart.model.integer.values[name] for name in ("h", "hn", "c", "cn")}
     assert values["h"].quantization != values["hn"].quantization
     assert values["c"].quantization != values["cn"].quantization

@@ -64,12 +64,22 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     torch.manual_seed(0)
     lstm = sb.quantize(nn.LSTM(6, 8, batch_first=True), torch.randn(16, 10, 6))
-    plan = sb.plan("resnet8", batch=4, input_shape=(1, 8, 8), numerics="float32")
-    digits = sb.fit("digits", "mlp", folder / "digits", epochs=1, threads=1)
+    plan = sb.plan(
+        "resnet8",
+        None,
+        sb.Training(batch=4),
+        sb.Numerics(numerics="float32"),
+        input_shape=(1, 8, 8),
+    )
+    digits = sb.fit(
+        "digits", "mlp", folder / "digits", sb.Training(epochs=1), sb.Execution(threads=1)
+    )
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.normal(size=90), "b": rng.normal(size=90)})
     table.assign(y=table.a - table.b).to_csv(folder / "t.csv", index=False)
-    targets = sb.fit(folder / "t.csv", "mlp", folder / "targets", epochs=2, threads=1)
+    targets = sb.fit(
+        folder / "t.csv", "mlp", folder / "targets", sb.Training(epochs=2), sb.Execution(threads=1)
+    )
     reports = {
         "digits": sb.report(digits.folder, "digits"),
         "targets": sb.report(targets.folder),

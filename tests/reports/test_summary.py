@@ -255,7 +255,7 @@ def run(request, tmp_path_factory):
     labels, names = torch.arange(40) % 3, ("a", "b", "c")
     data = Dataset(images[:32], labels[:32], images[32:], labels[32:], names, "made\x1b[1m")
     folder = tmp_path_factory.mktemp("run")
-    config = TrainConfig("made\x1b[1m", "mlp", request.param, epochs=1, batch=16)
+    config = TrainConfig(data="made\x1b[1m", arch="mlp", numerics=request.param, epochs=1, batch=16)
     result = train(config, data, folder / "out", trace=folder / "trace.jsonl")
     return folder / "out", folder / "trace.jsonl", result
 

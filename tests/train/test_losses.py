@@ -503,7 +503,9 @@ def test_label_smoothing_of_a_run(numerics):
     found = []
     for smoothing in (0.0, 0.2):
         torch.manual_seed(3)
-        config = TrainConfig("made", "net", numerics, batch=6, lr=0.1, label_smoothing=smoothing)
+        config = TrainConfig(
+            data="made", arch="net", numerics=numerics, batch=6, lr=0.1, label_smoothing=smoothing
+        )
         engine = make_engine(config, nn.Sequential(nn.Linear(4, 3)))
         x = engine.real_input(images)
         with torch.no_grad():

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from bfp_arrays import array, same, tensor
 from deploy_nets import assert_exported
+from given_options import called
 from reference_nets import state_of
 from samebits import api
 from samebits.data import Dataset
@@ -531,29 +532,58 @@ RUN = {"batch": 16, "shards": 2, "epochs": 2, "lr": 0.02, "threads": 1}
 def test_runs_go_on_and_start_from_others(tmp_path, exponents):
     """Checkpoints with a mask of -inf and one of bool; a plan changes nothing."""
     options = {**RUN, "exponents": exponents, "ema": 0.9}
-    whole = api.fit(images(), real(kind=Patches), tmp_path / "a", **options)
+    whole = called(api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "a", **options)
     again = {**options, "checkpoint_every": 1}
-    api.fit(images(), real(kind=Patches), tmp_path / "b", **again)
+    called(api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "b", **again)
     for path in ("result.json", "checkpoint-00000004.safetensors"):
         (tmp_path / "b" / path).unlink()
-    resumed = api.fit(images(), real(kind=Patches), tmp_path / "b", resume=True, **again)
+    resumed = called(
+        api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "b", **again, resume=True
+    )
     assert resumed.result.sha256 == whole.result.sha256
-    planned = api.fit(images(), real(kind=Patches), tmp_path / "c", plan="auto", **options)
+    planned = called(
+        api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "c", **options, plan="auto"
+    )
     assert planned.result.sha256 == whole.result.sha256
     still = {**RUN, "exponents": exponents, "epochs": 1, "lr": 0.0}
-    after = api.fit(images(), real(kind=Patches), tmp_path / "d", init=tmp_path / "a", **still)
+    after = called(
+        api.fit,
+        data=images(),
+        arch=real(kind=Patches),
+        out=tmp_path / "d",
+        **still,
+        init=tmp_path / "a",
+    )
     assert after.result.sha256 == whole.result.sha256
 
 
 def test_a_run_starts_from_a_float_one(tmp_path):
-    api.fit(images(), real(kind=Patches), tmp_path / "a", numerics="float32", **RUN)
-    found = api.fit(images(), real(kind=Patches), tmp_path / "b", init=tmp_path / "a", **RUN)
+    called(
+        api.fit,
+        data=images(),
+        arch=real(kind=Patches),
+        out=tmp_path / "a",
+        **RUN,
+        numerics="float32",
+    )
+    found = called(
+        api.fit,
+        data=images(),
+        arch=real(kind=Patches),
+        out=tmp_path / "b",
+        **RUN,
+        init=tmp_path / "a",
+    )
     state = real(1, Patches).state_dict()
-    other = api.fit(images(), real(kind=Patches), tmp_path / "c", init=state, **RUN)
+    other = called(
+        api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "c", **RUN, init=state
+    )
     assert other.result.sha256 != found.result.sha256
     state["first"][0, 0, 0] = -math.inf
     with pytest.raises(CheckpointError, match="tensor 'first': expected finite values"):
-        api.fit(images(), real(kind=Patches), tmp_path / "d", init=state, **RUN)
+        called(
+            api.fit, data=images(), arch=real(kind=Patches), out=tmp_path / "d", **RUN, init=state
+        )
 
 
 # --- constants --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import samebits as sb
+from given_options import called
 from random_graphs import random_graph
 from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.errors import InputError, SamebitsError, UnsupportedError
@@ -19,7 +20,8 @@ from samebits.ir.ops import known_ops
 from samebits.ir.real.cell import LAYERS
 from samebits.ir.rewrite import simplify
 from samebits.model import Model
-from samebits.quantization import ACTIVATIONS, METHODS, WEIGHTS, quantize_graph
+from samebits.quantization import ACTIVATIONS, WEIGHTS, quantize_graph
+from samebits.recipes.quantization import METHODS
 
 Array = np.ndarray[Any, Any]
 SEEDS, SLOW_SEEDS = range(16), range(16, 300)
@@ -174,7 +176,7 @@ def quantized(seed: int) -> sb.Network:
         "per_tensor": bool(rng.random() < 0.3),
         "output_bits": 8 if rng.random() < 0.3 else None,
     }
-    return sb.quantize(graph, samples(graph, seed), **options)
+    return called(sb.quantize, source=graph, calibration=samples(graph, seed), **options)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -230,7 +230,7 @@ BAD_COUNTS = [
 
 @pytest.mark.parametrize("text", BAD_COUNTS, ids=lambda t: t[:20].encode("ascii", "replace"))
 def test_random_n_that_is_none(text):
-    with pytest.raises(InputError, match=r"^--inputs: expected random:N with 1 <= N <= 1000000, "):
+    with pytest.raises(InputError, match=r"^--data: expected random:N with 1 <= N <= 1000000, "):
         read_inputs(text, one_input())
 
 

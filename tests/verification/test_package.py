@@ -55,7 +55,7 @@ def packages(tmp_path_factory):
     root = tmp_path_factory.mktemp("packages")
     net = sb.load(quantized_file(root / "tiny.onnx"))
     for project in PROJECTS:
-        net.compile(root / project, package=project, prefix="kws")
+        net.compile(root / project, sb.Packaging(package=project, prefix="kws"))
     return root
 
 
@@ -274,9 +274,9 @@ def test_what_ship_writes_is_made_again(project, tmp_path, no_compiler):
     """With its page, which only people read."""
     made = sb.ship(
         quantized_file(tmp_path / "tiny.onnx"),
-        out=tmp_path / "a",
-        package=project,
-        cpu="cortex-m4",
+        None,
+        tmp_path / "a",
+        sb.Packaging(package=project, cpu="cortex-m4"),
         backends=["torch"],
     )
     folder = made.folder
@@ -292,7 +292,7 @@ def test_what_ship_writes_is_made_again(project, tmp_path, no_compiler):
 @pytest.mark.slow
 def test_a_trained_network_with_features_and_one_of_steps(tmp_path, tmp_path_factory):
     trained = trained_folder(tmp_path_factory)
-    sb.load(trained).compile(tmp_path / "mlp", package="cmake")
+    sb.load(trained).compile(tmp_path / "mlp", sb.Packaging(package="cmake"))
     again(tmp_path / "mlp", tmp_path / "mlp2")
 
     class Tagger(nn.Module):
@@ -316,7 +316,7 @@ def test_sound_is_made_again(packages, tmp_path):
     net = sb.load(packages / "make" / "model.onnx")
     heard = sb.load(replace(net.model, rate=8000))
     for project in ("make", "arduino"):
-        heard.compile(tmp_path / project, package=project)
+        heard.compile(tmp_path / project, sb.Packaging(package=project))
         assert any(name.startswith("audio/") for name in content(tmp_path / project))
         again(tmp_path / project, tmp_path / f"{project}2")
 

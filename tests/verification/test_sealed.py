@@ -27,7 +27,7 @@ def firmware(tmp_path_factory):
     torch.manual_seed(0)
     out = tmp_path_factory.mktemp("firmware") / "npu"
     net = sb.load(nn.Sequential(nn.Linear(4, 3)), example=torch.ones(1, 4))
-    made = net.compile(out, target="npu", native_dim=8)
+    made = net.compile(out, sb.Accelerator(native_dim=8), target="npu")
     assert made.report_sha256 == sha256((out / "report.json").read_bytes()).hexdigest()
     assert f"sha256 {made.report_sha256}" in str(made)
     return out
@@ -180,13 +180,13 @@ def test_firmware_replaces_firmware_and_no_package(firmware, tmp_path):
     net = sb.load(nn.Sequential(nn.Linear(4, 2)), example=torch.ones(1, 4))
     (folder / "report.json.sig").write_text("of the earlier report")
     (folder / "notes.txt").write_text("mine")
-    net.compile(folder, target="npu", native_dim=8)
+    net.compile(folder, sb.Accelerator(native_dim=8), target="npu")
     assert sb.load(folder).verify("random:1")
     assert not (folder / "report.json.sig").exists()
     assert (folder / "notes.txt").read_text() == "mine"
     sb.load(quantized_file(tmp_path / "tiny.onnx")).compile(tmp_path / "c")
     with pytest.raises(InputError, match=r"expected a folder without a report\.json, or with that"):
-        net.compile(tmp_path / "c", target="npu", native_dim=8)
+        net.compile(tmp_path / "c", sb.Accelerator(native_dim=8), target="npu")
     with pytest.raises(InputError, match="expected a new or empty folder or an earlier package"):
         sb.load(tmp_path / "tiny.onnx").compile(folder)
 
@@ -280,7 +280,7 @@ def test_the_command_line(key, tmp_path, capsys):
     model, out = quantized_file(tmp_path / "tiny.onnx"), tmp_path / "out"
     assert code("compile", model, "--out", out, "--no-sizes", "--sign", key) == 0
     assert f"signed: {out}/report.json.sig" in capsys.readouterr().out
-    verify = ("verify", out, "--inputs", "random:1", "--backends", "torch", "--signers")
+    verify = ("verify", out, "--data", "random:1", "--backends", "torch", "--signers")
     assert code(*verify, tmp_path / "who") == 0
     assert "signed by maker@x" in capsys.readouterr().out
     (tmp_path / "nobody").write_text("")

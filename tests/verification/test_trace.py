@@ -208,7 +208,7 @@ def test_json_that_is_no_trace_of_this_format(tmp_path, value, found):
     path = written(tmp_path / "t.json", value)
     message = (
         f"{path}: expected a trace of format 'samebits-trace-1' of samebits, found {found}; make a "
-        "trace with: samebits trace MODEL --inputs X.npz --out FILE"
+        "trace with: samebits trace MODEL --data X.npz --out FILE"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         read_trace(path)

@@ -50,7 +50,7 @@ def network() -> Any:
     from samebits.api import quantize
 
     images = _images()
-    return quantize(_module(), images.numpy(), example=images[:1])
+    return quantize(_module(), images.numpy())
 
 
 def inference(net: Any, backend: str) -> str:

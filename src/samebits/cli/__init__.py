@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,7 @@ from samebits.cli.messages import (
     show_warning,
     told,
 )
+from samebits.cli.output import print_json
 from samebits.cli.plan import plan_command
 from samebits.cli.predict import predict_command
 from samebits.cli.profile import profile_command
@@ -136,11 +137,19 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        text = told(error)
-        if text is None:
+        if type(error).__name__ == "NoArgsIsHelpError":  # no command asks for help, and gets it
+            asked: Any = error
+            print(asked.format_message(), file=sys.stderr)
+            return BAD_INPUT
+        found = told(error)
+        if found is None:
             raise
+        text = f"error: {found['error']}\nexplain: samebits explain {found['explain']}"
         with contextlib.suppress(OSError):  # where stderr itself is a file on a full disk
             print(visible(text), file=sys.stderr)
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            with contextlib.suppress(OSError):
+                print_json(found)
         return FAILED if isinstance(error, FidelityError | PackageError) else BAD_INPUT
 
 

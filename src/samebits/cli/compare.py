@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from samebits.cli.messages import Interrupted
 from samebits.cli.options import (
-    LABELLED_READING,
     SEEDS,
+    Architecture,
     AsJson,
     Data,
-    KeepFloat,
-    OwnLoss,
+    LabelledReading,
+    Only,
     Quiet,
-    Shards,
-    Threads,
-    paths_of,
     reads,
-    real,
-    whole,
 )
 from samebits.cli.output import RunProgress, show, working
 from samebits.errors import InputError
+from samebits.recipes import Execution, Numerics, Optimizer, Recomputation, Training
 
 MOST_SEEDS = 1000
 
 
-@reads(LABELLED_READING)
+@reads({})
 def compare_command(
     data: Data,
-    arch: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="A network, as samebits train takes it."),
-    ],
+    arch: Architecture,
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the picture.")],
+    training: Annotated[Training, Only(n for n in Training.options() if n != "seed")],
+    optimizer: Optimizer,
+    arithmetic: Annotated[Numerics, Only(("gradient_bits", "keep_float"))],
+    recomputation: Recomputation,
+    execution: Annotated[
+        Execution, Only(("device", "threads", "worker_timeout", "checkpoint_every"))
+    ],
+    reading: LabelledReading,
     numerics: Annotated[
         str,
         typer.Option(
@@ -48,39 +49,8 @@ def compare_command(
     seeds: Annotated[
         str, typer.Option(metavar="LIST", help="Seeds, such as 0..4 or 0,2,5.")
     ] = "0..4",
-    epochs: Annotated[int, whole("Passes over the data.", 1)] = 10,
-    batch: Annotated[int, whole("Samples per step.", 1)] = 64,
-    shards: Shards = None,
-    lr: Annotated[
-        float | None,
-        real("Learning rate [default: 0.1 for sgd, 0.02 of a regression; else 0.001]."),
-    ] = None,
-    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, adam or adamw.")] = "sgd",
-    momentum: Annotated[float, real("Momentum of sgd.")] = 0.9,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,
-    weight_decay: Annotated[float, real("Weight decay.")] = 0.0,
-    schedule: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Learning rate: constant, step, linear or cosine."),
-    ] = "cosine",
-    warmup: Annotated[int, whole("Linear warm-up, in steps.", 0)] = 0,
-    limit: Annotated[
-        int | None, whole("Use the first N training samples of each class.", 1)
-    ] = None,
-    augment: Annotated[
-        str,
-        typer.Option(metavar="LIST", help="none, or a list of flip, crop:PIXELS and zoom:PERCENT."),
-    ] = "none",
-    loss: OwnLoss = None,
-    keep_float: KeepFloat = "",
-    checkpoint_every: Annotated[int, whole("Also write a checkpoint every N steps.", 0)] = 0,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where to compute: cpu or cuda.")
-    ] = "cpu",
-    threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
 ) -> None:
     """Train one network in several numerics over several seeds: what a number format costs.
 
@@ -90,33 +60,18 @@ def compare_command(
     drawn = RunProgress("")
     try:
         with working(quiet, as_json, drawn):
+            from samebits import api
             from samebits.comparison import compare
 
+            (samples,) = api.read_each(reading, data)
             result = compare(
-                data,
+                samples,
                 arch,
                 out,
-                **reading,
+                *(training, optimizer, arithmetic, recomputation, execution),
                 numerics=numerics,
                 seeds=_seeds(seeds),
                 reporter_of=None if quiet else drawn.titled,
-                epochs=epochs,
-                batch=batch,
-                shards=shards,
-                lr=lr,
-                optimizer=optimizer,
-                momentum=momentum,
-                nesterov=nesterov,
-                weight_decay=weight_decay,
-                schedule=schedule,
-                warmup=warmup,
-                limit=limit,
-                augment=augment,
-                loss=loss,
-                keep_float=paths_of(keep_float),
-                checkpoint_every=checkpoint_every,
-                device=device,
-                threads=threads,
             )
     except KeyboardInterrupt:
         raise Interrupted(

@@ -9,6 +9,7 @@ import typer
 
 from samebits.cli.options import EXCERPT, Arch, AsJson, Page, Quiet, Sign, TrainOnly, reads, whole
 from samebits.cli.output import show, working
+from samebits.recipes import Accelerator, Packaging
 
 
 @reads(EXCERPT)
@@ -22,43 +23,14 @@ def compile_command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the generated sources.")],
+    packaging: Packaging,
+    accelerator: Accelerator,
     target: Annotated[str, typer.Option(metavar="TARGET", help="c or npu.")] = "c",
-    prefix: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="c: prefix of every name [default: model]."),
-    ] = None,
-    cpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="c: processor whose kernels are taken, such as cortex-m4 [default: any].",
-        ),
-    ] = None,
-    package: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SYSTEM",
-            help="c: the folder as make, cmake, arduino, zephyr, espidf or platformio has it "
-            "[default: make].",
-        ),
-    ] = None,
     sizes: Annotated[
         bool | None,
         typer.Option(
             "--sizes/--no-sizes", help="c: build for the boards to measure them [default: sizes]."
         ),
-    ] = None,
-    native_dim: Annotated[int | None, whole("npu: native dimension [default: 16].", 8, 512)] = None,
-    mantissa: Annotated[
-        int | None, whole("npu: bits beside the sign [default: 15].", 2, 15)
-    ] = None,
-    requantize: Annotated[
-        bool | None,
-        typer.Option("--requantize", help="npu: partial products go through binary16."),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        whole("npu: length of a recurrent network's sequences, if not its own.", 1),
     ] = None,
     stream: Annotated[
         bool | None,
@@ -98,37 +70,35 @@ def compile_command(
     With --train, C that trains the network of a training folder or checkpoint on.
     """
     on_device = train or any(v is not None for v in (train_batch, train_schedule, train_only))
-    if sizes is None and target == "c" and not on_device:
-        sizes = True
-    options: dict[str, Any] = {
-        "target": target,
-        "prefix": prefix,
-        "cpu": cpu,
-        "package": package,
-        "sizes": sizes,
-        "native_dim": native_dim,
-        "mantissa": mantissa,
-        "requantize": requantize,
-        "steps": steps,
-        "stream": stream,
-        "sign": sign,
-    }
     result: Any
     with working(quiet, as_json):
         from samebits import adaptation, api
 
         if on_device:
-            given = {
-                "arch": arch,
-                "batch": train_batch,
-                "schedule": train_schedule,
-                "train_only": train_only,
-                **options,
-                **part,
-            }
-            result = adaptation.compile_training(model, out, **given)
+            chosen = packaging.chosen() | accelerator.chosen() | part
+            chosen |= {"target": None if target == "c" else target, "sizes": sizes}
+            chosen |= {"stream": stream, "sign": sign, "prefix": None}
+            adaptation.check_train(chosen)
+            result = adaptation.compile_training(
+                model,
+                out,
+                batch=train_batch,
+                schedule=train_schedule,
+                train_only=train_only,
+                prefix=packaging.prefix,
+                arch=arch,
+            )
         else:
-            result = api.load(model, arch=arch, **part).compile(out, **options)
+            if sizes is None and target == "c":
+                sizes = True
+            result = api.load(model, arch=arch, **part).compile(
+                out,
+                *(packaging, accelerator),
+                target=target,
+                sizes=sizes,
+                stream=stream,
+                sign=sign,
+            )
         if report is not None:
             result.report().save(report)
     show(result, as_json, *([] if report is None else [report]))

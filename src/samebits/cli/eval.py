@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from samebits.cli.options import (
-    LABELLED_READING,
     Arch,
     AsJson,
     Data,
+    LabelledReading,
     Meaning,
     Quiet,
     Threads,
@@ -19,7 +19,7 @@ from samebits.cli.options import (
 from samebits.cli.output import show, working
 
 
-@reads(LABELLED_READING)
+@reads({})
 def eval_command(
     model: Annotated[
         str,
@@ -29,6 +29,7 @@ def eval_command(
         ),
     ],
     data: Data,
+    reading: LabelledReading,
     whole: Annotated[
         bool,
         typer.Option(
@@ -47,16 +48,15 @@ def eval_command(
     threads: Threads = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
 ) -> None:
     """Test accuracy of a network or of firmware, or the figures of another task."""
     with working(quiet, as_json):
         from samebits import api
 
+        (samples,) = api.read_each(reading, data)
         result = api.evaluate(
             model,
-            data,
-            **reading,
+            samples,
             whole=whole,
             arch=arch,
             meaning=meaning,

@@ -28,6 +28,7 @@ def generate_command(
     backend: Annotated[
         str,
         typer.Option(
+            "--backends",
             metavar="NAMES",
             help="torch, reference, c, cortex-m3 ...; of several, separated by commas, all draw.",
         ),

@@ -50,14 +50,9 @@ def sentence(error: Exception) -> str | None:
     return None
 
 
-def told(error: Exception) -> str | None:
-    """The two lines of an error that a user can mend: what is wrong, and where more is said.
-
-    A command line without a command asks for help, and gets it. None for a fault of the program.
-    """
-    asked: Any = error
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return str(asked.format_message())
+def told(error: Exception) -> dict[str, str] | None:
+    """The sentence of an error that a user can mend, and the code that `explain` takes; None for a
+    fault of the program."""
     text = sentence(error)
     if text is None:
         return None
@@ -65,7 +60,7 @@ def told(error: Exception) -> str | None:
         code: str | None = MEMORY
     else:
         code = USAGE if isinstance(error, UsageError) else code_of(error)
-    return f"error: {text}\nexplain: samebits explain {code}"
+    return {"error": text, "explain": str(code)}
 
 
 def _usage(error: Any) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import typer
 
 from samebits.errors import InputError
 from samebits.ledger import memory_limit
+from samebits.recipes import Reading, Recipe, option_of, read_recipes
+from samebits.recipes.record import expected, flag_of, kind_of, taken
+from samebits.recipes.training import ARCHITECTURES
 
 SIZE_DIGITS = 9  # of one size of a shape: more cannot be meant
 SEEDS = 2**32 - 1
@@ -92,11 +96,6 @@ def sizes_of(text: str | None, option: str) -> tuple[int, ...] | None:
     return tuple(int(size) for size in sizes)
 
 
-def paths_of(text: str) -> list[str]:
-    """The paths of modules of a text such as body.3,head."""
-    return [path for path in text.split(",") if path]
-
-
 def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]] | None:
     """The shapes of inputs by name, of texts such as x=1,3,96,96; None where none is given.
 
@@ -163,14 +162,6 @@ Shapes = Annotated[
         "for each.",
     ),
 ]
-Floor = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DB",
-        help="What every output has to keep of the float network, in dB on every fourth sample, or "
-        "nothing is written; none: whatever it keeps.",
-    ),
-]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -218,7 +209,9 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
 Samples = Annotated[
     str,
     typer.Option(
-        metavar="SAMPLES", help="An .npz archive, digits, a folder or table of data, or random:N."
+        "--data",
+        metavar="SAMPLES",
+        help="An .npz archive, digits, a folder or table of data, or random:N.",
     ),
 ]
 SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
@@ -251,51 +244,6 @@ Data = Annotated[
         "folder saved by Hugging Face, or module:callable or file.py:callable.",
     ),
 ]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMNS",
-        help="Of a table: its labels, which are no inputs, with commas between them [default: the "
-        "last column].",
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TASK",
-        help="classification, regression, multilabel or segmentation [default: what the labels "
-        "say].",
-    ),
-]
-Resize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Bring images to N pixels each way, or HEIGHTxWIDTH: scaled to cover it, the middle "
-        "kept.",
-    ),
-]
-Resample = Annotated[
-    bool, typer.Option("--resample", help="Bring recordings of any rate to 16 kHz.")
-]
-Colour = Annotated[str | None, typer.Option(metavar="NAME", help="Bring images to grey or rgb.")]
-Mean = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS",
-        help="Values of pixels are (pixel / 255 - mean) / std: a number, or one for each channel "
-        "such as 0.485,0.456,0.406 [default: 0.5].",
-    ),
-]
-Std = Annotated[str | None, typer.Option(metavar="NUMBERS", help="See --mean [default: 0.5].")]
-Prepared = Annotated[
-    bool,
-    typer.Option(
-        "--prepared",
-        help="Arrays of an archive are what the network was trained on, standardised and so on: "
-        "take them as they are.",
-    ),
-]
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
@@ -304,58 +252,167 @@ MemoryLimit = Annotated[
         "most 512 times the bytes of the files, or 512MiB].",
     ),
 ]
-FILE_READING: dict[str, tuple[Any, Any]] = {  # annotations and defaults
-    "target": (Target, None),
-    "resize": (Resize, None),
-    "resample": (Resample, False),
-    "colour": (Colour, None),
-    "mean": (Mean, None),
-    "std": (Std, None),
-}
-SAMPLE_READING = FILE_READING | {"prepared": (Prepared, False)}
-LABELLED_READING = FILE_READING | {"task": (Task, None)}
+Architecture = Annotated[
+    str,
+    typer.Option(
+        "--arch",
+        metavar="NAME",
+        help=f"{', '.join(ARCHITECTURES)} (of a text), or module:callable or file.py:callable.",
+        autocompletion=lambda incomplete: _begun(ARCHITECTURES, incomplete),
+    ),
+]
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--recipe",
+        metavar="FILE",
+        help="Options from a .toml or .json file, a table for each recipe, such as [training]; "
+        "what is given beside it counts more.",
+    ),
+]
 Command = Callable[..., None]
 
 
+CONTEXT = "context"  # by which typer says what was given
+
+
+class Only(tuple[str, ...]):
+    """The options of a recipe that a command has, where it does not have all of them."""
+
+
+LabelledReading = Annotated[Reading, Only(name for name in Reading.options() if name != "prepared")]
+SampleReading = Annotated[Reading, Only(name for name in Reading.options() if name != "task")]
+
+
+def flag(place: Field[Any]) -> Any:
+    """An option of a recipe as one of a command."""
+    said, kind = option_of(place), kind_of(place)
+    names = said.names or (lambda: said.choices)
+    complete = {"autocompletion": lambda incomplete: _begun(names(), incomplete)}
+    common: dict[str, Any] = {"help": said.help, **(complete if said.choices or said.names else {})}
+    if kind == "bool":
+        return typer.Option(flag_of(place.name), help=said.help)
+    if said.many:
+        return typer.Option(flag_of(place.name), metavar=said.metavar, **common)
+    metavar = said.metavar or {"int": "N", "float": "NUMBER"}[kind]
+    if said.take is None and kind in ("int", "float", "str"):
+        return typer.Option(
+            flag_of(place.name), parser=functools.partial(_parsed, place), metavar=metavar, **common
+        )
+    return typer.Option(flag_of(place.name), metavar=metavar, **common)
+
+
+def _begun(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _parsed(place: Field[Any], text: Any) -> Any:
+    """The value of an option of numbers or texts. Raises BadParameter."""
+    kind = kind_of(place)
+    try:
+        value = {"int": int, "float": float, "str": str}[kind](text)
+        return taken(place, value)
+    except (ValueError, InputError):
+        raise typer.BadParameter(f"expected {expected(place)}, found {text!r}") from None
+
+
+def _annotation(place: Field[Any]) -> tuple[Any, Any]:
+    """The type of an option for typer, and its default."""
+    said, kind = option_of(place), kind_of(place)
+    default = None if place.default == () else place.default
+    plain: Any = {"int": int, "float": float, "bool": bool}.get(kind, str)
+    if said.many:
+        plain = list[str]
+    elif said.take is not None:
+        plain = str
+    return (plain if default is not None else plain | None), default
+
+
+def recipes_of(command: Command) -> dict[str, tuple[type[Recipe], tuple[str, ...]]]:
+    """The recipes that a command takes, by its parameters' names, and their options."""
+    found = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        kind, chosen = parameter.annotation, None
+        if get_origin(kind) is Annotated:
+            kind, chosen = get_args(kind)[0], get_args(kind)[1]
+        if isinstance(kind, type) and issubclass(kind, Recipe):
+            found[name] = kind, tuple(chosen if isinstance(chosen, Only) else kind.options())
+    return found
+
+
 def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command]:
-    """A command that reads files: its keywords `**` stand for these options, before its `quiet`;
-    and all that it reads is within --memory-limit."""
+    """A command that reads files within --memory-limit: its keywords `**` stand for these options,
+    before its `quiet`, and each parameter that is a recipe for all options of that."""
     options = {**options, "memory_limit": (MemoryLimit, None)}
 
     def made(command: Command) -> Command:
         """The command with a signature that has them, which is what typer reads."""
-        own = inspect.signature(command, eval_str=True)
-        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        place = [p.name for p in parameters].index("quiet")
-        parameters[place:place] = [
-            inspect.Parameter(
-                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind
-            )
-            for name, (kind, default) in options.items()
+        own, recipes = inspect.signature(command, eval_str=True), recipes_of(command)
+        more = options | ({"recipe": (RecipeFile, None)} if recipes else {})
+        parameters = []
+        for parameter in own.parameters.values():
+            if parameter.name in recipes:
+                kind, names = recipes[parameter.name]
+                for name in names:
+                    place = kind.options()[name]
+                    annotation, default = _annotation(place)
+                    parameters.append(_parameter(name, Annotated[annotation, flag(place)], default))
+            elif parameter.kind is not parameter.VAR_KEYWORD:
+                parameters.append(parameter)
+        before = [p.name for p in parameters].index("quiet")
+        parameters[before:before] = [
+            _parameter(name, kind, default) for name, (kind, default) in more.items()
         ]
 
         @functools.wraps(command)
         def called(*operands: Any, **given: Any) -> None:
             parsed = {name: PARSERS[name](given[name]) for name in PARSERS.keys() & given.keys()}
             with memory_limit(given.pop("memory_limit", None)):
+                filed = _filed(given.pop("recipe", None), recipes)
+                context = given.pop(CONTEXT, None)
+                for name, (kind, options) in recipes.items():
+                    values = {each: given.pop(each) for each in options}
+                    values = {each: v for each, v in values.items() if _is_given(context, each)}
+                    base = filed.get(kind)
+                    parsed[name] = replace(cast(Any, base), **values) if base else kind(**values)
                 command(*operands, **given | parsed)
 
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]  # in any order
+        if recipes:
+            context = inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY)
+            parameters.append(context.replace(annotation=typer.Context))
         called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+        called.recipes = recipes  # type: ignore[attr-defined]
         return called
 
     return made
 
 
-OwnLoss = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="A loss of your own, of outputs and labels: module:callable or file.py:callable.",
-    ),
-]
-KeepFloat = Annotated[
-    str,
-    typer.Option(metavar="LIST", help="Paths of modules without parameters that stay in float32."),
-]
-Shards = Annotated[int | None, whole("Shards per batch [default: one per 32 samples].", 1)]
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
+    )
+
+
+def _filed(
+    path: Path | None, recipes: Mapping[str, tuple[type[Recipe], tuple[str, ...]]]
+) -> dict[type[Recipe], Recipe]:
+    """The recipes of a file. Raises InputError for those that the command does not take."""
+    found = {} if path is None else {type(each): each for each in read_recipes(path).values()}
+    known = dict(recipes.values())
+    for kind, recipe in found.items():
+        wrong = [name for name in recipe.chosen() if name not in known.get(kind, ())]
+        if kind not in known or wrong:
+            raise InputError(
+                f"{path}: expected tables "
+                f"{', '.join(kind.__name__.lower() for kind in known)} of this command's options, "
+                f"found {kind.__name__.lower()} {', '.join(wrong)}; leave them out"
+            )
+    return found
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

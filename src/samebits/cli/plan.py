@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from samebits.cli.options import AsJson, Page, Quiet, Shards, Threads, reads, real, sizes_of, whole
+from samebits.cli.options import (
+    Architecture,
+    AsJson,
+    Only,
+    Page,
+    Quiet,
+    Threads,
+    reads,
+    real,
+    sizes_of,
+    whole,
+)
 from samebits.cli.output import show, working
 from samebits.errors import InputError
+from samebits.recipes import Numerics, Recomputation, Training
 
 
 @reads({})
 def plan_command(
-    arch: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="An architecture of samebits train, or a callable of your own."
-        ),
-    ],
-    batch: Annotated[int, whole("Samples per step.", 1)],
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="DEVICE", help="A device's name, or a file that samebits device wrote."
-        ),
-    ] = "laptop-cpu",
-    memory_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="What a pass may hold: bytes, 3M, or 40% of what storing everything takes "
-            "[default: each result by itself, by the local rule].",
-        ),
-    ] = None,
-    backward: Annotated[
-        str,
-        typer.Option(
-            metavar="ORDER",
-            help="Order of the backward pass: sequential, or, in BFP, paired (weight gradients in "
-            "a second thread, beside the next activation gradient).",
-        ),
-    ] = "sequential",
-    numerics: Annotated[
-        str | None, typer.Option(metavar="NUMERICS", help="bfp or float32 [default: bfp].")
-    ] = None,
-    shards: Shards = None,
+    arch: Architecture,
+    training: Annotated[Training, Only(("batch", "shards"))],
+    numerics: Annotated[Numerics, Only(("numerics",))],
+    recomputation: Annotated[Recomputation, Only(("plan_device", "memory_budget", "backward"))],
     input_shape: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +45,7 @@ def plan_command(
         typer.Option(
             metavar="DEVICES",
             help="Plan for each of these devices, parted by commas, and show the plans beside each "
-            "other; in the place of --device.",
+            "other; in the place of --plan-device.",
         ),
     ] = None,
     out: Annotated[
@@ -91,26 +74,24 @@ def plan_command(
     with working(quiet, as_json):
         from samebits import planning
 
-        devices = [device] if compare is None else compare.split(",")
+        devices = [recomputation.plan_device] if compare is None else compare.split(",")
         if compare is not None and (out or picture):
             raise InputError(
                 "--compare: expected one plan for --out or --picture, found several; plan for one "
                 "device to write it"
             )
-        plan = functools.partial(
-            planning.plan,
-            arch,
-            budget=memory_budget,
-            backward=backward,
-            numerics=numerics,
-            batch=batch,
-            shards=shards,
-            input_shape=sizes,
-            classes=classes,
-            time_limit=time_limit,
-            threads=threads,
-        )
-        first, *others = [plan(device=name) for name in devices]
+        first, *others = [
+            planning.plan(
+                arch,
+                None,
+                *(training, numerics, replace(recomputation, plan_device=name)),
+                input_shape=sizes,
+                classes=classes,
+                time_limit=time_limit,
+                threads=threads,
+            )
+            for name in devices
+        ]
         if out is not None:
             first.save(out)
         if picture is not None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from samebits.cli.options import SAMPLE_READING, Arch, AsJson, Quiet, file_ending, reads
+from samebits.cli.options import Arch, AsJson, Quiet, SampleReading, file_ending, reads
 from samebits.cli.output import show, working
 
 
-@reads(SAMPLE_READING)
+@reads({})
 def predict_command(
     model: Annotated[
         str,
@@ -25,10 +25,12 @@ def predict_command(
             "not needed.",
         ),
     ],
+    reading: SampleReading,
     out: Annotated[Path | None, file_ending(".csv", "Write all answers to this table.")] = None,
     backend: Annotated[
         str | None,
         typer.Option(
+            "--backends",
             metavar="NAME",
             help="Which backend computes [default: the one that defines the bits]; the answers are "
             "the same.",
@@ -37,13 +39,13 @@ def predict_command(
     arch: Arch = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
 ) -> None:
     """Named answers for raw rows, images or recordings: one for each that is given."""
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch).predict(data, backend, **reading)
+        (samples,) = api.read_each(reading, data)
+        result = api.load(model, arch=arch).predict(samples, backend)
         if out is not None:
             result.save(out)
     show(result, as_json, *([] if out is None else [out]))

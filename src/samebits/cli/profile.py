@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from samebits.cli.options import (
-    SAMPLE_READING,
     Arch,
     AsJson,
     Meaning,
     Quiet,
+    SampleReading,
     Samples,
     SampleSeed,
     file_ending,
@@ -21,7 +21,7 @@ from samebits.cli.options import (
 from samebits.cli.output import show, working
 
 
-@reads(SAMPLE_READING)
+@reads({})
 def profile_command(
     model: Annotated[
         str,
@@ -29,6 +29,7 @@ def profile_command(
             metavar="MODEL", help="A quantized .onnx file, a training or compiled folder."
         ),
     ],
+    reading: SampleReading,
     board: Annotated[
         str, typer.Option(metavar="NAME", help="Board, such as cortex-m3 or cortex-m55.")
     ] = "cortex-m3",
@@ -44,15 +45,14 @@ def profile_command(
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
 ) -> None:
     """Count the instructions of every layer's C on an emulated board, for the first sample."""
     with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch, meaning=meaning).profile(
-            board, inputs, seed=seed, **reading
-        )
+        (samples,) = api.read_each(reading, inputs)
+        net = api.load(model, arch=arch, meaning=meaning)
+        result = net.profile(board, samples, seed=seed)
         if out is not None:
             result.report().save(out)
     show(result, as_json, *([] if out is None else [out]))

@@ -9,17 +9,18 @@ import typer
 
 from samebits.cli.options import (
     EXCERPT,
-    SAMPLE_READING,
     Arch,
+    AsJson,
     Quiet,
+    SampleReading,
     SampleSeed,
     file_ending,
     reads,
 )
-from samebits.cli.output import working
+from samebits.cli.output import print_json, working
 
 
-@reads(EXCERPT | SAMPLE_READING)
+@reads(EXCERPT)
 def report_command(
     source: Annotated[
         str,
@@ -28,6 +29,7 @@ def report_command(
             help="A network, a training or compiled folder, an .nnp program, or a plan.",
         ),
     ],
+    reading: SampleReading,
     out: Annotated[
         Path | None,
         file_ending(
@@ -41,6 +43,7 @@ def report_command(
     inputs: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="SAMPLES",
             help="Compare the usual backends on these, and measure what layers lose; with labels "
             "also how good the answers are: an .npz archive, digits, a folder of data, a table, or "
@@ -71,22 +74,23 @@ def report_command(
     arch: Arch = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
-    **reading: Any,
+    as_json: AsJson = False,
+    **part: Any,
 ) -> None:
     """Write the page of a model: how good it is, bits, cost, graph, layers, memory, curves."""
-    with working(quiet):
+    with working(quiet, as_json):
         from samebits import api
 
+        (samples,) = api.read_each(reading, inputs)
+        given = api.source_of(source, arch, part) if any(part.values()) else source  # or its curves
+        named = arch if given is source else None
         found = api.report(
-            source,
-            inputs,
-            against=against,
-            board=board,
-            clock=clock,
-            arch=arch,
-            seed=seed,
-            **reading,
+            given, samples, against=against, board=board, clock=clock, arch=named, seed=seed
         )
         if out is not None:
             found.save(out)
-    print(found if out is None else f"written: {out}")
+    if as_json:
+        record = {"title": found.title, "summary": found.summary, "text": str(found)}
+        print_json({**record, "out": None if out is None else str(out)})
+    else:
+        print(found if out is None else f"written: {out}")

@@ -9,18 +9,19 @@ import typer
 
 from samebits.cli.options import (
     EXCERPT,
-    SAMPLE_READING,
     Arch,
     AsJson,
     GivenContract,
     Quiet,
+    SampleReading,
     Sign,
     reads,
 )
 from samebits.cli.output import show, working
+from samebits.recipes import Calibration, Formats, Packaging, Recurrence
 
 
-@reads(EXCERPT | SAMPLE_READING)
+@reads(EXCERPT)
 def ship_command(
     model: Annotated[
         str,
@@ -31,49 +32,18 @@ def ship_command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the package and report.html.")],
+    formats: Formats,
+    calibrating: Calibration,
+    recurrence: Recurrence,
+    packaging: Packaging,
+    reading: SampleReading,
     calibration: Annotated[
         str | None,
         typer.Option(
+            "--data",
             metavar="SAMPLES",
             help="Of a float network: an .npz file with an array [samples, ...] for each input, "
             "digits, a folder of images or recordings, with classes or without, or a table.",
-        ),
-    ] = None,
-    package: Annotated[
-        str,
-        typer.Option(
-            metavar="SYSTEM",
-            help="The folder as make, cmake, arduino, zephyr, espidf or platformio has it.",
-        ),
-    ] = "make",
-    prefix: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Prefix of every name in C [default: model]."),
-    ] = None,
-    scheme: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FORMAT", help="Of activations [default: asymmetric-s8]; see samebits quantize."
-        ),
-    ] = None,
-    effort: Annotated[
-        str | None,
-        typer.Option(metavar="HOW", help="plain (the default) or high; see samebits quantize."),
-    ] = None,
-    floor: Annotated[
-        str,
-        typer.Option(
-            metavar="DB",
-            help="What every output has to keep of the float network, in dB on every fourth "
-            "sample; none: whatever it keeps.",
-        ),
-    ] = "10",
-    cpu: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Processor whose kernels are taken, such as cortex-m4 [default: the board's, or "
-            "any].",
         ),
     ] = None,
     backends: Annotated[
@@ -96,7 +66,7 @@ def ship_command(
     arch: Arch = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
+    **part: Any,
 ) -> None:
     """Quantize, verify and package a network in one go: what quantize, verify and compile do.
 
@@ -105,24 +75,19 @@ def ship_command(
     """
     names = None if backends is None else [name.strip() for name in backends.split(",")]
     with working(quiet, as_json):
+        from samebits import api
         from samebits.shipping import ship
 
+        (samples,) = api.read_each(reading, calibration)
         result = ship(
-            model,
-            calibration,
+            api.source_of(model, arch, part),
+            samples,
             out,
-            package=package,
-            prefix=prefix,
-            scheme=scheme,
-            effort=effort,
-            floor=floor,
-            cpu=cpu,
+            *(formats, calibrating, recurrence, packaging),
             backends=names,
             board=board,
             sign=sign,
             contract=contract,
-            arch=arch,
-            **reading,
         )
     show(result, as_json)
     raise typer.Exit(0 if result else 1)

@@ -18,7 +18,8 @@ def simulate_command(
         typer.Argument(metavar="PROGRAM", help="An .nnp program, or a folder with one in it."),
     ],
     inputs: Annotated[
-        Path, typer.Option(help="An .npz archive: an array for each input of the program.")
+        Path,
+        typer.Option("--data", help="An .npz archive: an array for each input of the program."),
     ],
     out: Annotated[Path, typer.Option(help="The outputs, an .npz archive.")],
     trace: Annotated[

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from samebits.cli.options import (
-    SAMPLE_READING,
     Arch,
     AsJson,
     Meaning,
     Quiet,
+    SampleReading,
     Samples,
     SampleSeed,
     reads,
     written_file,
 )
-from samebits.cli.output import show, working
+from samebits.cli.output import print_json, show, working
 
 
-@reads(SAMPLE_READING)
+@reads({})
 def trace_command(
     model: Annotated[
         str,
@@ -30,10 +30,12 @@ def trace_command(
         ),
     ],
     inputs: Samples,
+    reading: SampleReading,
     out: Annotated[Path, written_file("The trace, a JSON file.")],
     backend: Annotated[
         str | None,
         typer.Option(
+            "--backends",
             metavar="NAME",
             help="Which backend to trace [default: the one that defines the bits].",
         ),
@@ -42,17 +44,19 @@ def trace_command(
     meaning: Meaning = None,
     seed: SampleSeed = 0,
     quiet: Quiet = False,
-    **reading: Any,
+    as_json: AsJson = False,
 ) -> None:
     """Write the hash of every layer in every run, and its codes where the backend has them."""
-    with working(quiet):
+    with working(quiet, as_json):
         from samebits import api
 
-        result = api.load(model, arch=arch, meaning=meaning).trace(
-            inputs, backend, seed=seed, **reading
-        )
+        (samples,) = api.read_each(reading, inputs)
+        result = api.load(model, arch=arch, meaning=meaning).trace(samples, backend, seed=seed)
         result.save(out)
-    print(f"written: {out}: {result.report().summary}")
+    if as_json:
+        print_json({"out": str(out), **result.to_dict()})
+    else:
+        print(f"written: {out}: {result.report().summary}")
 
 
 @reads({})

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from samebits.cli.options import (
-    SAMPLE_READING,
     Arch,
     AsJson,
     Meaning,
     Quiet,
+    SampleReading,
     Samples,
     SampleSeed,
     TrainOnly,
@@ -23,7 +23,7 @@ from samebits.cli.output import show, working
 RANDOM = "random:100"
 
 
-@reads(SAMPLE_READING)
+@reads({})
 def verify_command(
     model: Annotated[
         str,
@@ -31,6 +31,7 @@ def verify_command(
             metavar="MODEL", help="A quantized .onnx file, a training or compiled folder, or .nnp."
         ),
     ],
+    reading: SampleReading,
     inputs: Samples = RANDOM,
     backends: Annotated[
         str | None,
@@ -66,7 +67,7 @@ def verify_command(
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Instead of --inputs: raw rows or images, as samebits predict takes them; answers "
+            help="Instead of --data: raw rows or images, as samebits predict takes them; answers "
             "are compared, which C computes from raw values.",
         ),
     ] = None,
@@ -84,7 +85,6 @@ def verify_command(
     seed: SampleSeed = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    **reading: Any,
 ) -> None:
     """Run a model on several backends and compare their bits; exit code 1 on any difference.
 
@@ -99,28 +99,28 @@ def verify_command(
         if train is not None or train_only is not None:
             others: dict[str, Any] = {
                 "train_only": train_only,
-                "inputs": None if inputs == RANDOM else inputs,
+                "data": None if inputs == RANDOM else inputs,
                 "available": available or None,
                 "rebuild": rebuild,
                 "signers": signers,
                 "raw": raw,
                 "meaning": meaning,
                 "seed": seed or None,
-                **{name: value or None for name, value in reading.items()},
+                **reading.chosen(),
             }
             result = adaptation.verify_training(model, train or "", names, arch, **others)
         else:
             net = api.load(model, arch=arch, meaning=meaning)
             if rebuild is not None:
                 net.rebuild(rebuild)
+            (samples,) = api.read_each(reading, inputs if raw is None else raw)
             result = net.verify(
-                inputs if raw is None else raw,
+                samples,
                 names,
                 available=available,
                 signers=signers,
                 seed=seed,
                 raw=raw is not None,
-                **reading,
             )
     show(result, as_json, *([] if rebuild is None else [rebuild]))
     raise typer.Exit(0 if result else 1)

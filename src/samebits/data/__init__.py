@@ -3,13 +3,9 @@
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
 from samebits.data.load import load, load_files, load_samples, options_of
-from samebits.data.options import DataOptions, LabelledReading, Reading
 
 __all__ = [
-    "DataOptions",
     "Dataset",
-    "LabelledReading",
-    "Reading",
     "from_arrays",
     "load",
     "load_files",

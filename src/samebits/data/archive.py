@@ -7,18 +7,16 @@ from pathlib import Path
 
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import InputError
 from samebits.files import read_archive
+from samebits.recipes.reading import PLAIN, Reading
 
 SPLIT_KEYS = ("x_train", "y_train", "x_test", "y_test")
 WHOLE_KEYS = ("x", "y")
 
 
-def load_npz(
-    path: Path, options: DataOptions = PLAIN, prepared: Preparation | None = None
-) -> Dataset:
+def load_npz(path: Path, options: Reading = PLAIN, prepared: Preparation | None = None) -> Dataset:
     """The data set in an archive, of arrays as `from_arrays` takes them.
 
     Read without pickle. Raises InputError naming the key, what was expected and what was found.

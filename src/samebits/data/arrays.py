@@ -11,9 +11,9 @@ import torch
 from samebits import ledger
 from samebits.data.dataset import Dataset, places_of, shape_text, test_places
 from samebits.data.labels import encode, task_of
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation, check_numbers, features_of
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 Array = np.ndarray[Any, Any]
 MOST_FEATURES = 1 << 14
@@ -27,7 +27,7 @@ def from_arrays(
     source: str = "data",
     *,
     names: Sequence[tuple[str, str]] = (),
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     prepared: Preparation | None = None,
 ) -> Dataset:
     """The data set of arrays: of training and test samples, or of all, every fifth for testing.

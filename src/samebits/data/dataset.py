@@ -12,9 +12,9 @@ import PIL
 import torch
 from torch import nn
 
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import InputError, NonFiniteError
+from samebits.recipes.reading import PLAIN, Reading
 from samebits.spec.tables import FEATURE_BITS, TARGET_BITS
 
 Split = Literal["train", "test"]
@@ -55,7 +55,7 @@ def pixel_values(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     )
 
 
-def check_channels(source: str, channels: int, options: DataOptions) -> None:
+def check_channels(source: str, channels: int, options: Reading) -> None:
     """Raise InputError for means of another number of channels than images have."""
     found = len(options.mean)
     if found not in (0, 1, channels):
@@ -106,7 +106,7 @@ class Dataset:
     rate: int | None = None  # samples per second of recordings
     task: str = "classification"
     preparation: Preparation | None = None
-    options: DataOptions = PLAIN
+    options: Reading = PLAIN
     only_test: bool = False
     places: torch.Tensor | None = field(default=None, repr=False, compare=False)
     _values: torch.Tensor = field(init=False, repr=False, compare=False)
@@ -270,7 +270,7 @@ class Dataset:
         """Whether these are images of codes, whose values `options` may choose."""
         return self.test_images.ndim == 4 and self.test_images.dtype == torch.uint8
 
-    def with_values_of(self, earlier: DataOptions) -> Dataset:
+    def with_values_of(self, earlier: Reading) -> Dataset:
         """The same with the values of pixels that an earlier reading had, where none were given."""
         options = self.options.with_values_of(earlier)
         if not self.pixels or options == self.options:
@@ -310,7 +310,7 @@ class Dataset:
         if self.preparation is not None:
             record["preparation"] = self.preparation.to_dict()
         if self.options != PLAIN:
-            record["reading"] = self.options.chosen()
+            record["reading"] = self.options.to_dict()
         if self.named:
             record["class_names"] = list(self.class_names)
         if self.pixels:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from samebits import progress
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Feature, Preparation
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 from samebits.spec.tables import FEATURE_BITS, FEATURE_MAX
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ class Earlier:
     missing: what is done about cells without a value, as a contract has it
     """
 
-    options: DataOptions = PLAIN
+    options: Reading = PLAIN
     preparation: Preparation | None = None
     pixels: bool = False
     missing: str = ""
@@ -133,7 +133,7 @@ def _gain(column: Reals, feature: Feature) -> Reals:
     return np.asarray(scaled - raw - np.log(feature.scale.spread))
 
 
-def _check_pixels(array: Array, options: DataOptions, source: str) -> None:
+def _check_pixels(array: Array, options: Reading, source: str) -> None:
     """Values must lie in the range that those of pixels 0 to 255 have, or near it."""
     means, stds = (n or (PLAIN_SCALE,) for n in (options.mean, options.std))
     low = min(-mean / std for mean, std in zip(means, stds, strict=True))

@@ -16,11 +16,11 @@ from samebits import ledger, progress
 from samebits.data import decode
 from samebits.data.dataset import PEAK, Dataset, check_channels, pixel_values, value_table
 from samebits.data.decode import in_threads
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, in_hand, read_picture
 from samebits.data.recordings import TAKES as RECORDINGS
 from samebits.data.recordings import load_recordings
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 AUDIO_SUFFIX = ".wav"
 LEFT_BY_OTHERS = ("thumbs.db", "desktop.ini", "icon\r", "__macosx")
@@ -36,7 +36,7 @@ def load_folder(
     *,
     limit: int | None = None,
     steps: int | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Dataset:
     """Images of one size as uint8 [N, C, H, W], or the features of WAV recordings as int16
@@ -102,7 +102,7 @@ def is_flat(root: Path) -> bool:
 
 
 def load_flat(
-    root: Path, steps: int | None = None, options: DataOptions = PLAIN
+    root: Path, steps: int | None = None, options: Reading = PLAIN
 ) -> tuple[torch.Tensor, int | None]:
     """Values of all images [N, C, H, W] or recordings [N, T, F] of a flat folder, by name, as those
     of `load_folder` are: samples without labels. The rate of recordings, None of images."""
@@ -113,7 +113,7 @@ def load_files(
     paths: Sequence[Path],
     root: Path | None,
     steps: int | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     raw: bool = False,
 ) -> tuple[torch.Tensor, int | None]:
     """The same of files, all below a folder `root` that a user named, or each named by itself; with
@@ -275,7 +275,7 @@ def _check_one_kind(paths: Sequence[Path]) -> None:
 
 
 def _decode_all(
-    paths: Sequence[Path], train: int, options: DataOptions, root: Path | None
+    paths: Sequence[Path], train: int, options: Reading, root: Path | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 [N, C, H, W] of paths[:train] and of the rest, all below `root`; each file is checked
     before decoding."""

@@ -16,10 +16,10 @@ from samebits.data.archive import load_npz
 from samebits.data.dataset import SCALED, Dataset, check_rate
 from samebits.data.digits import NAME, load_digits
 from samebits.data.earlier import NONE, Earlier
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.data.text import load_text, load_tokens
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 EXPECTED = (
     "'digits', a folder of images or WAV audio (train/<class>/* and test/<class>/*, or <class>/*), "
@@ -38,9 +38,9 @@ class _Kind:
 
     what: str
     takes: tuple[str, ...]
-    read: Callable[[DataOptions, Preparation | None], Dataset]
+    read: Callable[[Reading, Preparation | None], Dataset]
     limits: bool = False  # whether the reader keeps to a limit itself
-    features: Callable[[DataOptions, Earlier], torch.Tensor] | None = None  # of a table, unlabelled
+    features: Callable[[Reading, Earlier], torch.Tensor] | None = None  # of a table, unlabelled
 
 
 @ledger.load()
@@ -49,7 +49,7 @@ def load(
     *,
     limit: int | None = None,
     input_shape: tuple[int, ...] | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     earlier: Earlier = NONE,
     whole: bool = False,
 ) -> Dataset:
@@ -80,7 +80,7 @@ def given_data(
     *,
     limit: int | None = None,
     input_shape: tuple[int, ...] | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     earlier: Earlier | None = None,
     whole: bool = False,
 ) -> Dataset:
@@ -129,7 +129,7 @@ def load_samples(
     source: str,
     *,
     input_shape: tuple[int, ...] | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     rate: int | None = None,
     earlier: Earlier | None = None,
     whole: bool = False,
@@ -182,7 +182,7 @@ def load_files(
     root: Path | None,
     *,
     input_shape: tuple[int, ...],
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     rate: int | None = None,
     earlier: Earlier | None = None,
     raw: bool = False,
@@ -205,7 +205,7 @@ def load_files(
     return values
 
 
-def _say_values(source: str, pixels: bool, options: DataOptions, earlier: Earlier | None) -> None:
+def _say_values(source: str, pixels: bool, options: Reading, earlier: Earlier | None) -> None:
     """Note which values the pixels of a file or folder have become, where nothing chose them: no
     option, and no run whose network it is."""
     chosen = bool(options.mean) or earlier is not None

@@ -14,9 +14,9 @@ from samebits.data.decode import in_threads
 from samebits.data.folder import TAKES as IMAGE_TAKES
 from samebits.data.folder import is_test_name, visible
 from samebits.data.labels import encode
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pictures import IMAGE_SUFFIXES, Pixels, read_mask, read_picture, stored_size
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 TAKES = ("task", *IMAGE_TAKES)
 TASK = "segmentation"
@@ -31,7 +31,7 @@ def holds_masks(root: Path) -> bool:
     )
 
 
-def load_masks(root: Path, options: DataOptions = PLAIN) -> Dataset:
+def load_masks(root: Path, options: Reading = PLAIN) -> Dataset:
     """Images uint8 [N, C, H, W] with masks [N, H, W] of indices of classes.
 
     A mask is the PNG file in masks/ whose name, but for its ending, is that of an image. Without

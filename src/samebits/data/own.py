@@ -12,9 +12,9 @@ from samebits import progress
 from samebits.callables import named_callable
 from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import InputError, SamebitsError
+from samebits.recipes.reading import PLAIN, Reading
 
 Array = np.ndarray[Any, Any]
 EXPECTED = (
@@ -24,7 +24,7 @@ EXPECTED = (
 
 
 def load_callable(
-    name: str, options: DataOptions = PLAIN, prepared: Preparation | None = None
+    name: str, options: Reading = PLAIN, prepared: Preparation | None = None
 ) -> Dataset:
     """The data that the callable of a name gives, called without arguments: EXPECTED.
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 from samebits import ledger
 from samebits.data.decode import decoding
-from samebits.data.options import PLAIN, DataOptions
 from samebits.entrance import opened
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")
@@ -36,7 +36,7 @@ Reference = tuple[Path | str, tuple[int, ...]]  # an image that others are to be
 def read_picture(
     path: Path,
     reference: Reference | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     within: Path | None = None,
     held: Held = None,
 ) -> Pixels:
@@ -89,7 +89,7 @@ def pixels_of(
     image: Image.Image,
     where: str,
     reference: Reference | None = None,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
 ) -> Pixels:
     """An image as uint8 [C, H, W], as `read_picture`. where: what messages call it."""
     if image.mode.startswith(WIDE_MODES):
@@ -115,7 +115,7 @@ def stored_size(path: Path, within: Path | None = None) -> tuple[int, int]:
         return image.size
 
 
-def read_mask(path: Path, options: DataOptions = PLAIN, within: Path | None = None) -> Pixels:
+def read_mask(path: Path, options: Reading = PLAIN, within: Path | None = None) -> Pixels:
     """The indices [H, W] that a grey or palette PNG holds, resized as images are but without
     mixing. Raises InputError for another file."""
     with (

@@ -24,13 +24,13 @@ from samebits.data.arrays import from_arrays
 from samebits.data.dataset import Dataset
 from samebits.data.decode import decoding
 from samebits.data.earlier import Earlier
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.own import array_of, stacked
 from samebits.data.pictures import Reference, decoded, pixels_of
 from samebits.data.preparation import Preparation
 from samebits.data.table import cell_bytes, check_flat, dataset_of, features_of_frames
 from samebits.entrance import opened, read
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 
 TAKES = ("target", "task", *folder.TAKES)
 SPLITS = (("train", "test"), ("train", "validation"))
@@ -48,7 +48,7 @@ def is_stored(path: Path) -> bool:
 
 def load_stored(
     path: Path,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     prepared: Preparation | None = None,
     whole: bool = False,
 ) -> Dataset:
@@ -68,7 +68,7 @@ def load_stored(
         return _of_images(path, parts, (images[0], target[0]), chosen, prepared)
 
 
-def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.Tensor:
+def load_features(path: Path, options: Reading, earlier: Earlier) -> torch.Tensor:
     """Codes of the features of all rows of a table, with or without labels, as
     `table.load_features`. Raises InputError for images, which are not prepared so."""
     with decoding(path, KIND, ADVICE):
@@ -178,7 +178,7 @@ def _json(path: Path, root: Path) -> dict[str, Any]:
     return found
 
 
-def _frames(path: Path, parts: list[_Part], options: DataOptions) -> list[tuple[str, Any]]:
+def _frames(path: Path, parts: list[_Part], options: Reading) -> list[tuple[str, Any]]:
     """The parts as frames of pandas, with their names."""
     options.apart_from(str(path), "a table", ("target", "task"))
     for part in parts:
@@ -191,7 +191,7 @@ def _of_images(
     path: Path,
     parts: list[_Part],
     names: tuple[str, str],
-    options: DataOptions,
+    options: Reading,
     prepared: Preparation | None,
 ) -> Dataset:
     """The images of one column with the labels of another, which may be images, too."""

@@ -26,7 +26,6 @@ from samebits.data.decode import decoding
 from samebits.data.earlier import Earlier
 from samebits.data.frames import pandas_of
 from samebits.data.labels import MOST_OUTPUTS, Labels, encode
-from samebits.data.options import PLAIN, DataOptions
 from samebits.data.pages import unpacked_bytes
 from samebits.data.preparation import (
     Column,
@@ -35,6 +34,7 @@ from samebits.data.preparation import (
 )
 from samebits.entrance import opened, read
 from samebits.errors import InputError
+from samebits.recipes.reading import PLAIN, Reading
 from samebits.spec.tables import FEATURE_BITS
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ ADVICE = "save it as a table with a line of names first, as pandas.DataFrame.to_
 
 def load_table(
     path: Path,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     prepared: Preparation | None = None,
     whole: bool = False,
 ) -> Dataset:
@@ -69,7 +69,7 @@ def load_table(
     return dataset_of(str(path), frames_of(path), options, prepared, whole)
 
 
-def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.Tensor:
+def load_features(path: Path, options: Reading, earlier: Earlier) -> torch.Tensor:
     """Codes int16 [n, width] of all rows, in order, as the run of a network prepared its own: of
     the files that `load_table` takes, with or without labels. As `features_of_frames`."""
     return features_of_frames(str(path), frames_of(path), options, earlier)
@@ -78,7 +78,7 @@ def load_features(path: Path, options: DataOptions, earlier: Earlier) -> torch.T
 def features_of_frames(
     source: str,
     frames: Sequence[tuple[str, pandas.DataFrame]],
-    options: DataOptions,
+    options: Reading,
     earlier: Earlier,
 ) -> torch.Tensor:
     """Codes int16 [n, width] of the features that a run has recorded, of all rows of frames, each
@@ -102,7 +102,7 @@ def features_of_frames(
 def raw_rows(
     source: str,
     frames: Sequence[tuple[str, pandas.DataFrame]],
-    options: DataOptions,
+    options: Reading,
     earlier: Earlier,
 ) -> npt.NDArray[np.float64]:
     """Raw rows [n, columns] of the same frames, as C takes them: numbers, places of words among
@@ -124,7 +124,7 @@ def raw_rows(
 def _read_columns(
     source: str,
     frames: Sequence[tuple[str, pandas.DataFrame]],
-    options: DataOptions,
+    options: Reading,
     earlier: Earlier,
 ) -> Iterator[tuple[str, dict[str, Column], dict[str, np.ndarray[Any, Any]]]]:
     """The name of each frame, its columns without labels, and by column which cells had no value
@@ -156,7 +156,7 @@ def values_of(codes: torch.Tensor) -> torch.Tensor:
 def dataset_of(
     source: str,
     frames: Sequence[tuple[str, pandas.DataFrame]],
-    options: DataOptions,
+    options: Reading,
     prepared: Preparation | None,
     whole: bool = False,
 ) -> Dataset:
@@ -203,7 +203,7 @@ def _dataset(
     table: Mapping[str, Column],
     integers: Sequence[str],
     test: np.ndarray[Any, Any],
-    options: DataOptions,
+    options: Reading,
     prepared: Preparation | None,
     whole: bool,
 ) -> Dataset:

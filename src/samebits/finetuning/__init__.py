@@ -1,6 +1,6 @@
 """Quantized networks trained on in the arithmetic of their integers."""
 
-from samebits.finetuning.loop import FineTuned, FineTuning, finetune
+from samebits.finetuning.loop import FineTuned, finetune
 from samebits.finetuning.trainable import Trainable
 
-__all__ = ["FineTuned", "FineTuning", "Trainable", "finetune"]
+__all__ = ["FineTuned", "Trainable", "finetune"]

@@ -20,29 +20,9 @@ from samebits.errors import InputError
 from samebits.finetuning.trainable import Trainable
 from samebits.ir import Graph
 from samebits.quantization import LayerChange
+from samebits.recipes import FineTuning
 from samebits.verification.accuracy import images
 from samebits.verification.inputs import quantize_samples
-
-
-@dataclass(frozen=True)
-class FineTuning:
-    """Adam over whole epochs; the learning rate falls linearly to 0.
-
-    lr: of weights in units of the largest code: 0.001 of it a step, at first
-    """
-
-    epochs: int = 1
-    batch: int = 64
-    lr: float = 0.001
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """InputError that names the first number out of range."""
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: expected 1 or more, found {getattr(self, name)}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise InputError(f"lr: expected a positive number, found {self.lr}")
 
 
 @dataclass(frozen=True)

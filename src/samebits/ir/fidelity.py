@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from samebits.errors import InputError
 from samebits.ir import Graph
 from samebits.ir.signal import away, finite, power, sqnr
 
@@ -149,16 +148,8 @@ class Fidelity:
 
 
 def floor_of(given: float | str | None) -> float | None:
-    """A floor in dB; None where there is none. Raises InputError for another text or number."""
-    if given is None or given == "none":
-        return None
-    try:
-        floor = float(given)
-    except ValueError:
-        floor = math.nan
-    if not math.isfinite(floor):
-        raise InputError(f"--floor: expected a number of dB, or none, found {given!r}")
-    return floor
+    """A floor in dB; None where there is none."""
+    return None if given in (None, "none") else float(given)
 
 
 def lost_tensors(report: Any) -> tuple[str, ...]:

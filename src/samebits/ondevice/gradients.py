@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samebits.ondevice.tape import TapeGradient, Room, codes, exponent, gradient, pointer
+from samebits.ondevice.tape import Room, TapeGradient, codes, exponent, gradient, pointer
 from samebits.ondevice.writer import TapeWriter, instruction
 from samebits.train.graph import TrainingNode
 

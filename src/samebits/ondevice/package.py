@@ -12,7 +12,6 @@ import torch
 
 from samebits.codegen.names import checked_prefix
 from samebits.csrc import flat
-from samebits.data.options import TASKS
 from samebits.errors import InputError, UnsupportedError
 from samebits.ondevice.emit import first_state, header, source
 from samebits.ondevice.frozen import FrozenParts, frozen_header, frozen_parts
@@ -21,6 +20,7 @@ from samebits.ondevice.places import Places, place
 from samebits.ondevice.record import record as tape_of
 from samebits.ondevice.state import TrainingState, from_bytes, to_bytes
 from samebits.ondevice.tape import StepTape
+from samebits.recipes.reading import TASKS
 from samebits.train.convert import model_input
 from samebits.train.graph import TrainingGraph
 from samebits.train.recording import record
@@ -152,7 +152,7 @@ def training_code(
 
 def _check_options(config: TrainConfig) -> None:
     """UnsupportedError for the first option of a run that steps in C do not follow."""
-    usual = TrainConfig(config.data, config.arch)
+    usual = TrainConfig(data=config.data, arch=config.arch)
     for name in (
         *("numerics", "gradient_bits", "exponents", "widths", "rounding"),
         *("label_smoothing", "ema", "loss", "keep_float"),

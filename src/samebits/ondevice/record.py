@@ -10,8 +10,8 @@ from samebits.errors import UnsupportedError
 from samebits.ondevice.gradients import settled
 from samebits.ondevice.rules import FOLLOWING, RULES
 from samebits.ondevice.tape import (
-    TapeGradient,
     StepTape,
+    TapeGradient,
     codes,
     exponent,
     gradient,

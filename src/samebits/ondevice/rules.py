@@ -18,9 +18,9 @@ from samebits.kernels.averages import Averages
 from samebits.ondevice.gradients import column, narrowed, settled
 from samebits.ondevice.tape import (
     Array,
-    TapeGradient,
     Room,
     StepCall,
+    TapeGradient,
     codes,
     exponent,
     gradient,

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from samebits.errors import UnsupportedError
 from samebits.ondevice.tape import (
     Array,
-    TapeGradient,
     Room,
     StepCall,
     StepTape,
     StoredParameter,
     StoredStatistics,
+    TapeGradient,
 )
 from samebits.train.graph import Parameter, Slot, TrainingGraph, TrainingNode
 

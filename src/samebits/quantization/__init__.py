@@ -18,10 +18,6 @@ from samebits.quantization.report import (
 from samebits.quantization.samples import Samples, samples_of
 from samebits.quantization.settings import (
     ACTIVATIONS,
-    EFFORTS,
-    EQUALIZATIONS,
-    METHODS,
-    ROUNDINGS,
     WEIGHTS,
     Settings,
 )
@@ -29,10 +25,6 @@ from samebits.quantization.states import StatePairs, quantize_states, tie_states
 
 __all__ = [
     "ACTIVATIONS",
-    "EFFORTS",
-    "EQUALIZATIONS",
-    "METHODS",
-    "ROUNDINGS",
     "WEIGHTS",
     "ConstantReport",
     "Converted",

@@ -27,9 +27,10 @@ from samebits.quantization.lstm import (
 from samebits.quantization.magnitude import basis_widths
 from samebits.quantization.post_training import Quantized, quantize_observed
 from samebits.quantization.samples import Samples, samples_of
-from samebits.quantization.settings import EFFORTS, Settings
-from samebits.quantization.states import STEP, WHOLE, state_sequences
+from samebits.quantization.settings import Settings
+from samebits.quantization.states import state_sequences
 from samebits.quantization.trial import DATA, INPUT, WEIGHTS
+from samebits.recipes.quantization import STEP, WHOLE, Calibration, Formats, Recurrence
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +42,7 @@ ADVICE = {
     "per_tensor": "its weights have a scale for each matrix of a gate, with --bits 16 each row",
     "stop_early": "its sequences are all read: give fewer",
     "equalize": "its gates have scales of their own",
-    "rounding": "its weights are rounded to nearest",
+    "weight_rounding": "its weights are rounded to nearest",
     "bias_correction": "its biases are rounded to nearest",
     "mixed": "give --bits 16",
     "effort": "there is one way to quantize it",
@@ -73,56 +74,76 @@ def judged(verdict: Fidelity, made: Quantized | QuantizedSteps) -> Fidelity:
     return replace(verdict, cause=cause, advice=RECURRENT_HELP.get(cause, BITS_HELP))
 
 
+PLAIN = (
+    "stop_early",
+    "equalize",
+    "weight_rounding",
+    "bias_correction",
+    "effort",
+)  # of feed-forward ones
+
+
 @dataclass(frozen=True)
 class Options:
-    """Options by name, None where one was not given.
+    """The recipes of a quantization. finetune: whether it is to be trained on afterwards."""
 
-    plain: of feed-forward networks; gated: of recurrent ones; common: of both, as settings
-    sequence: of networks with recurrent layers: STEP, WHOLE, or None for what the network allows
-    """
+    formats: Formats
+    calibration: Calibration
+    recurrence: Recurrence
+    finetune: Any = None
 
-    plain: Mapping[str, Any]
-    gated: Mapping[str, Any]
-    common: Mapping[str, Any]
-    sequence: str | None = None
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Options of feed-forward networks that were given."""
+        kept = {name: getattr(self.calibration, name) for name in PLAIN}
+        return _chosen({**vars(self.formats), **kept})
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """Settings of both kinds that were given."""
+        given = self.calibration
+        return _chosen({"calibration": given.calibrate, "percentile": given.percentile})
+
+    @property
+    def gated(self) -> dict[str, Any]:
+        """Settings of recurrent networks that were given."""
+        given = vars(self.recurrence)
+        return _chosen({name: given[name] for name in ("bits", "symmetry", "gates", "float_bias")})
 
     def check(self, graph: Graph) -> None:
         """InputError for an option that the other kind of network has, or that lacks another."""
-        recurrent = _recurrent(graph)
-        gated = {**self.gated, "sequence": self.sequence}
-        others, kind = (self.plain, "a recurrent") if recurrent else (gated, "a feed-forward")
+        recurrent, sequence = _recurrent(graph), self.recurrence.sequence
+        tuned = {"finetune": self.finetune}
+        gated = {**self.gated, "sequence": sequence}
+        others, kind = (
+            ({**self.plain, **tuned}, "a recurrent") if recurrent else (gated, "a feed-forward")
+        )
         for name, value in _chosen(others).items():
             raise InputError(
                 f"--{name.replace('_', '-')} does not apply to {kind} network, found {value}; "
                 f"{ADVICE.get(name, 'leave it out')}"
             )
-        percentile, method = self.common["percentile"], self.common["calibration"]
+        percentile, method = self.calibration.percentile, self.calibration.calibrate
         if percentile is not None and method != "percentile":
             raise InputError(
                 f"--percentile {percentile} needs --calibrate percentile, found "
                 f"{method or 'the default'}; give both, or leave --percentile out"
             )
-        epochs = self.plain["epochs"]
-        if epochs is not None and (epochs < 1 or self.plain["finetune"] is None):
+        if sequence not in (None, STEP, WHOLE):
             raise InputError(
-                f"--epochs: expected 1 or more, with --finetune DATA, found {epochs} "
-                f"{'with' if self.plain['finetune'] is not None else 'without'} it"
-            )
-        if self.sequence not in (None, STEP, WHOLE):
-            raise InputError(
-                f"--sequence: expected {STEP} or {WHOLE}, found {self.sequence!r}; {STEP} is one "
+                f"--sequence: expected {STEP} or {WHOLE}, found {sequence!r}; {STEP} is one "
                 f"time step a call, {WHOLE} the whole sequence"
             )
-        effort = self.plain["effort"]
-        if effort not in (None, *EFFORTS):
-            raise InputError(f"--effort: expected one of {', '.join(EFFORTS)}, found {effort!r}")
 
     def settings(self) -> dict[str, Any]:
         """Fields of Settings that were given."""
-        renamed = {"scheme": "activations", "per_tensor": "per_channel"}
-        found = _chosen({**self.plain, **self.common})
-        for name in ("effort", "finetune", "epochs"):
-            found.pop(name, None)
+        renamed = {
+            "scheme": "activations",
+            "per_tensor": "per_channel",
+            "weight_rounding": "rounding",
+        }
+        found = {**self.plain, **self.common}
+        found.pop("effort", None)
         if "per_tensor" in found:
             found["per_tensor"] = not found["per_tensor"]
         return {renamed.get(name, name): value for name, value in found.items()}
@@ -143,12 +164,12 @@ def quantize_network(
     if not _recurrent(graph):
         samples, settings = samples_of(arrays, graph, where), options.settings()
         found = levelled(graph, element_ranges(samples.arrays, graph.inputs))
-        free = all(options.plain[name] is None for name in FORMATS)
+        free = all(getattr(options.formats, name) is None for name in FORMATS)
         chosen = Settings(**settings, entries=found.entries, repair=free)
-        if options.plain["weights"] is None:
+        if options.formats.weights is None:
             bits = chosen.activation_format.bits
             chosen = replace(chosen, widths=basis_widths(found.graph, bits))
-        if options.plain["effort"] == "high":
+        if options.calibration.effort == "high":
             made = quantize_best(found.graph, samples, chosen, settings)
         elif "calibration" not in settings and len(samples) >= HELD_OUT and attends(graph):
             made = quantize_best(found.graph, samples, chosen, settings, CLIPPING)
@@ -156,11 +177,11 @@ def quantize_network(
             made = quantize_observed(found.graph, samples, chosen)
         changes = (*found.changes, *made.report.changes)
         return replace(made, report=replace(made.report, changes=changes))
-    recurrent = RecurrentSettings(**_chosen({**options.gated, **options.common}))
+    recurrent = RecurrentSettings(**options.gated, **options.common)
     if graph.states:
         return quantize_steps(*state_sequences(graph, arrays, where), recurrent)
     samples = samples_of(arrays, graph, where)
-    return quantize_steps(*_sequences(graph, samples, options.sequence), recurrent)
+    return quantize_steps(*_sequences(graph, samples, options.recurrence.sequence), recurrent)
 
 
 def _sequences(

@@ -70,11 +70,11 @@ from samebits.quantization.trial import (
     sufficient,
 )
 from samebits.quantization.weights import check_constant
+from samebits.recipes.quantization import GATE_FORMATS
 from samebits.spec import formats
 
 Array = np.ndarray[Any, Any]
 
-GATE_FORMATS = ("q0.15", "symmetric", "asymmetric")
 SCALE_BITS = 8  # two scales and their common unit leave room for the sums in 62 bits
 SUM_SCALE = Fraction(1, 1 << 12)  # Q3.12
 SUM_END = Fraction(8)  # a gate that closes to 3e-4 forgets a tenth of its cell in 300 steps

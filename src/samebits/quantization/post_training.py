@@ -161,7 +161,7 @@ def _say_idle(settings: Settings, changes: Sequence[LayerChange]) -> None:
     done = Counter(change.step for change in changes)
     asked = {
         "equalize": ("equalization", settings.equalize is not None),
-        "rounding": ("rounding", settings.rounding != "nearest"),
+        "weight-rounding": ("rounding", settings.rounding != "nearest"),
         "bias-correction": ("bias correction", settings.bias_correction),
     }
     for option, (step, wanted) in asked.items():

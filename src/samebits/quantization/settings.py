@@ -11,11 +11,7 @@ import numpy as np
 
 from samebits.errors import InputError
 from samebits.numerics import Format, catalog
-
-METHODS = ("minmax", "percentile", "mse")
-EQUALIZATIONS = ("weights", "activations")
-EFFORTS = ("plain", "high")
-ROUNDINGS = ("nearest", "least-error")
+from samebits.recipes.quantization import EQUALIZATIONS, METHODS, ROUNDINGS
 
 
 def _power_of_two(bits: int) -> Format:
@@ -127,7 +123,7 @@ class Settings:
         _one_of("--scheme", self.activations, ACTIVATIONS)
         _one_of("--weights", self.weights, WEIGHTS)
         _one_of("--calibrate", self.calibration, METHODS)
-        _one_of("--rounding", self.rounding, ROUNDINGS)
+        _one_of("--weight-rounding", self.rounding, ROUNDINGS)
         if self.equalize is not None:
             _one_of("--equalize", self.equalize, EQUALIZATIONS)
         if not (math.isfinite(self.percentile) and 50 < self.percentile <= 100):

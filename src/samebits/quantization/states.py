@@ -35,12 +35,12 @@ from samebits.quantization.observe import check_finite
 from samebits.quantization.placement import is_movement
 from samebits.quantization.recurrent_checks import check_parameters
 from samebits.quantization.stored import float_network
+from samebits.recipes.quantization import WHOLE
 
 Array = np.ndarray[Any, Any]
 StatePairs = Mapping[str, str | int]
 
 NONE = "none"  # no input is a state
-STEP, WHOLE = "step", "whole"  # what one call of a recurrent network takes
 REAL = "float32"
 LISTED = 20  # names in one message
 

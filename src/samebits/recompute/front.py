@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from samebits import progress
 from samebits.errors import InputError
+from samebits.recipes import Numerics, Recomputation, Training
+from samebits.recipes.training import ORDERS
 from samebits.recompute.capture.step import BudgetStep
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import find_device, times
@@ -20,7 +22,7 @@ from samebits.recompute.plan.schedule import PassStep
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, survey, untouched
 from samebits.recompute.run.proof import prove
-from samebits.recompute.training import Planner, check_order
+from samebits.recompute.training import DEVICE, Planner, check_order
 from samebits.train.architectures import CONTEXT, LANGUAGE_MODELS, build, initialise
 from samebits.train.convert import model_input
 from samebits.train.layers import Holder
@@ -47,26 +49,21 @@ class Planned(NamedTuple):
 
 def plan_architecture(
     arch: str,
-    device: str,
-    budget: int | str | None,
-    backward: str,
+    training: Training,
+    numerics: Numerics,
+    how: Recomputation,
     *,
-    numerics: str | None = None,
-    batch: int | None = None,
-    shards: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     time_limit: float | None = None,
 ) -> Planned:
-    """The plan of an architecture of `samebits train`; None stands for an option's default.
+    """The plan of an architecture of `samebits train`.
 
     time_limit: seconds of the search within a budget
     """
-    if batch is None:
-        raise InputError("expected --batch for an architecture, found none; give samples per step")
-    config = TrainConfig(data="", arch=arch, numerics=numerics or "bfp", batch=batch, shards=shards)
-    found = find_device(device)
-    planner = Planner(config, found, budget, backward=backward, time_limit=time_limit)
+    config = TrainConfig(data="", arch=arch, **{**vars(training), "numerics": numerics.numerics})
+    found, backward = find_device(how.plan_device or DEVICE), how.backward or ORDERS[0]
+    planner = Planner(config, found, how.memory_budget, backward=backward, time_limit=time_limit)
     progress.stage("measuring one step")
     texts = arch in LANGUAGE_MODELS
     shape, classes = input_shape or ((CONTEXT,) if texts else IMAGE), classes or CLASSES
@@ -92,9 +89,7 @@ def plan_module(
     module: Any,
     example: Any,
     loss: Callable[[Any], Tensor] | None,
-    device: str,
-    budget: int | str | None,
-    backward: str,
+    how: Recomputation,
     time_limit: float | None = None,
 ) -> Planned:
     """The plan of a module for batches of the example's shape.
@@ -112,9 +107,10 @@ def plan_module(
     if loss is not None and not callable(loss):
         raise InputError(f"loss: expected a function of the output, found {type(loss).__name__}")
     bfp = any(isinstance(part, Holder) for part in module.modules())
+    backward = how.backward or ORDERS[0]
     check_order(backward, "bfp" if bfp else "float32")
-    found, arch = find_device(device), type(module).__name__
-    limit = None if budget is None else parse_budget(budget)
+    found, arch = find_device(how.plan_device or DEVICE), type(module).__name__
+    limit = None if how.memory_budget is None else parse_budget(how.memory_budget)
     if not bfp:
         choose = partial(
             decide, device=found, arch=arch, numerics="float32", budget=limit,

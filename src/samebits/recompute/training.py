@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from samebits import progress
 from samebits.errors import InputError, UnsupportedError
+from samebits.recipes import Recomputation
+from samebits.recipes.training import FALLBACKS, ORDERS
 from samebits.recompute.capture.decisions import CapturedStep
-from samebits.recompute.capture.step import FALLBACKS, BudgetStep
+from samebits.recompute.capture.step import BudgetStep
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.balance import Balance
 from samebits.recompute.plan.budget import parse_budget
 from samebits.recompute.plan.cost import Device, find_device
-from samebits.recompute.plan.plan import ORDERS, Plan, read_plan
+from samebits.recompute.plan.plan import Plan, read_plan
 from samebits.recompute.plan.planner import decide, make_plan
 from samebits.recompute.run.apply import Executor
 from samebits.recompute.run.profile import in_training, survey, untouched
@@ -24,6 +26,7 @@ from samebits.recompute.run.proof import ProofError, prove
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.engine import Batch, Engine, Forward
 
+DEVICE = "laptop-cpu"  # for which steps are planned where nothing else is said
 ADVICE = "give --plan none, or --plan-fallback eager to go on without a plan"
 # The advice of an UnsupportedError that is followed already.
 _GOING = re.compile("[:;] (train|use a layer such as Dropout, or train) without a plan$")
@@ -80,22 +83,6 @@ class Planner:
                 f"{file}: expected a plan for --backward {backward}, found "
                 f"{self.given.backward}; leave the option out, or plan again with samebits plan"
             )
-
-    @classmethod
-    def of_option(
-        cls,
-        config: TrainConfig,
-        plan: str,
-        device: str,
-        budget: int | str | None,
-        workers: int,
-        backward: str | None = None,
-        fallback: str = "error",
-    ) -> Planner:
-        """The planner for `--plan auto` or `--plan FILE`. Raises InputError."""
-        file = None if plan == "auto" else Path(plan)
-        found = find_device(device)
-        return cls(config, found, budget, file, workers, backward, fallback=fallback)
 
     def __call__(
         self, engine: Engine, batch: Batch
@@ -182,28 +169,22 @@ class Planner:
         )
 
 
-def plan_option(
-    plan: str | Path | None,
-    memory_budget: int | str | None,
-    plan_device: str | None,
-    backward: str | None,
-    fallback: str | None,
-) -> str | None:
-    """The plan that options ask for: auto, a plan's file, or None; a budget implies auto.
+def planner_of(how: Recomputation) -> Callable[[TrainConfig, int], Planner | None]:
+    """Give the function that makes the planner of a run for its number of workers, or None where
+    all is kept. A budget implies a plan.
 
     Raises InputError for options that contradict each other.
     """
-    chosen = "none" if plan is None else str(plan)
-    if plan is None and memory_budget is not None:
-        chosen = "auto"
+    budget, backward, fallback = how.memory_budget, how.backward, how.plan_fallback
+    chosen = how.plan or ("none" if budget is None else "auto")
     if chosen != "auto":
-        for option, value in (("--memory-budget", memory_budget), ("--plan-device", plan_device)):
+        for option, value in (("--memory-budget", budget), ("--plan-device", how.plan_device)):
             if value is not None:
                 raise InputError(
                     f"{option} needs --plan auto, found --plan {chosen}; give --plan auto, or plan "
                     f"with samebits plan and leave {option} out here"
                 )
-    if chosen == "none" and backward not in (None, "sequential"):
+    if chosen == "none" and backward not in (None, ORDERS[0]):
         raise InputError(
             f"--backward {backward} needs a plan, found --plan none; give --plan auto (with a "
             "large --memory-budget to keep everything) or a plan file"
@@ -213,7 +194,17 @@ def plan_option(
             f"--plan-fallback {fallback} needs a plan, found --plan none; give --plan auto or a "
             "plan file, or leave --plan-fallback out"
         )
-    return None if chosen == "none" else chosen
+
+    def made(config: TrainConfig, workers: int) -> Planner | None:
+        if chosen == "none":
+            return None
+        file = None if chosen == "auto" else Path(chosen)
+        device = find_device(how.plan_device or DEVICE)
+        return Planner(
+            config, device, budget, file, workers, backward, fallback=fallback or FALLBACKS[0]
+        )
+
+    return made
 
 
 def check_order(backward: str, numerics: str) -> None:

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib.figure import Figure as Drawing
@@ -25,8 +25,15 @@ from samebits.reports.html import Figure, Table
 from samebits.reports.plots import COLOURS
 from samebits.reports.report import Report, Reported, printable, section
 
+if TYPE_CHECKING:
+    import pandas
+
 FORMAT = "samebits-comparison-1"
 BASE = "float32"  # what all others are compared with
+FIGURES = (
+    *("numerics", "seeds", "diverged", "accuracy", "loss"),
+    *("points", "points_two_errors", "loss_difference", "loss_two_errors"),
+)
 COLUMNS = ("numerics", "accuracy", "loss", "points to float32", "loss to float32")
 
 
@@ -221,30 +228,43 @@ class Comparison(Reported):
     def table(self) -> str:
         """The rows as CSV."""
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(
-            (
-                *("numerics", "seeds", "diverged", "accuracy", "loss"),
-                *("points", "points_two_errors", "loss_difference", "loss_two_errors"),
-            )
-        )
-        for row in self.rows():
-            writer.writerow(
-                (
-                    *(row.numerics, row.seeds, row.diverged, row.accuracy, row.loss),
-                    *_figures(row.points),
-                    *_figures(row.loss_difference),
-                )
-            )
+        csv.writer(text, lineterminator="\n").writerows([FIGURES, *map(_numbers, self.rows())])
         return text.getvalue()
 
+    def to_frame(self) -> pandas.DataFrame:
+        """The rows as a DataFrame of pandas, numbers as numbers."""
+        import pandas
+
+        return pandas.DataFrame([*map(_numbers, self.rows())], columns=[*FIGURES])
+
+    def to_markdown(self) -> str:
+        """The rows as a table in Markdown, figures as they are printed."""
+        lines = [COLUMNS, ("---", *("---:" for _ in COLUMNS[1:])), *map(_cells, self.rows())]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+    def to_latex(self) -> str:
+        """The rows as a tabular of LaTeX (package booktabs), figures as they are printed."""
+        head, *rows = (
+            " & ".join(map(_in_latex, cells)) + r" \\"
+            for cells in (COLUMNS, *map(_cells, self.rows()))
+        )
+        lines = [r"\begin{tabular}{lrrrr}", r"\toprule", head, r"\midrule", *rows]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
     def save(self, folder: str | Path) -> tuple[Path, ...]:
-        """Write comparison.json, .csv, .html and (where there is a picture) .svg into a folder."""
+        """Write comparison.json, .csv, .md, .tex, .html and (where there is a picture) .svg into a
+        folder."""
         path = Path(folder) / "comparison.json"
         record = json.dumps(self.to_dict(), indent=2)
-        write_atomically(path, f"{record}\n".encode())
-        written = [path, path.with_suffix(".csv")]
-        write_atomically(written[1], self.table().encode())
+        texts = {
+            ".json": f"{record}\n",
+            ".csv": self.table(),
+            ".md": self.to_markdown(),
+            ".tex": self.to_latex(),
+        }
+        written = [path.with_suffix(ending) for ending in texts]
+        for file, text in zip(written, texts.values(), strict=True):
+            write_atomically(file, text.encode())
         written.append(self.report().save(path.with_suffix(".html")))
         drawing, picture = path.with_suffix(".svg"), self.picture()
         if picture is None:
@@ -270,6 +290,22 @@ def _cells(row: ComparedNumerics) -> tuple[str, ...]:
         f"{row.loss:.4f}",
         "" if row.points is None else row.points.text(2),
         "" if row.loss_difference is None else row.loss_difference.text(4),
+    )
+
+
+def _in_latex(text: str) -> str:
+    """A cell of a table, with what LaTeX would read otherwise."""
+    for sign in "%&_#":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("+-", r"$\pm$")
+
+
+def _numbers(row: ComparedNumerics) -> tuple[Any, ...]:
+    """The numbers of a row, as FIGURES names them."""
+    return (
+        *(row.numerics, row.seeds, row.diverged, row.accuracy, row.loss),
+        *_figures(row.points),
+        *_figures(row.loss_difference),
     )
 
 

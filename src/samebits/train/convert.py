@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from samebits.errors import InputError, UnsupportedError
 from samebits.kernels.geometry import Window
+from samebits.recipes.training import EXPONENTS
 from samebits.train import advice, hooks, layers
 from samebits.train.callers import CONVERTED
 from samebits.train.given import check_model
@@ -26,7 +27,6 @@ from samebits.train.state import refuse_wrong
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
 from samebits.train.widths import INPUT, WidthsByLayer
 
-EXPONENTS = ("tensor", "row", "row-shift")
 """Granularities: one exponent a tensor; one a sample, vector or output channel; rows with shifts
 of the channels of activations (training.md 12.4)."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from samebits import kernels
 from samebits.train.graph import TrainingGraph
-from samebits.train.optim import Optimizer
+from samebits.train.optim import IntegerOptimizer
 from samebits.train.tensor import BFPTensor
 from samebits.train.whole import Computed, Taken, apply_updates, computed, mean_loss
 
@@ -43,7 +43,7 @@ class LateStep:
     """
 
     graph: TrainingGraph
-    optimizer: Optimizer
+    optimizer: IntegerOptimizer
     taken: Taken
 
     def __call__(self, images: Tensor, target: Tensor) -> LateLoss:

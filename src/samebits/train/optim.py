@@ -34,6 +34,7 @@ from samebits.kernels.optimize import (
     StepOptions,
 )
 from samebits.kernels.protocol import Gradient, SGDTerms, Term, WholePart
+from samebits.recipes.training import ROUNDINGS
 from samebits.settled import check_thread
 from samebits.spec import formats
 from samebits.train import undo
@@ -42,7 +43,7 @@ from samebits.train.moments import KINDS, MomentState, stored
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Weight
 
-ROUNDINGS, BETAS, EPS = ("stochastic", "nearest"), (0.9, 0.999), 1e-8  # of Adam, as PyTorch's
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as PyTorch's
 
 
 class Change(NamedTuple):
@@ -85,7 +86,7 @@ def _gathered(roster: Roster, gradients: Given) -> StepGradients:
     return StepGradients(tuple(gradient for gradient in each if gradient is not None))
 
 
-class Optimizer(torch.optim.Optimizer):
+class IntegerOptimizer(torch.optim.Optimizer):
     """PyTorch's optimizer interface over BFP parameters; subclasses define `_direction`.
 
     `param_groups` and learning-rate schedules work as in PyTorch; per-parameter state holds integer
@@ -370,7 +371,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _check_rounding(group: dict[str, Any]) -> None:
-    """InputError unless a group's `seed` and `rounding` are what `Optimizer` takes."""
+    """InputError unless a group's `seed` and `rounding` are what `IntegerOptimizer` takes."""
     seed, rounding = group["seed"], group["rounding"]
     if rounding not in ROUNDINGS:
         raise InputError(f"rounding: expected one of {', '.join(ROUNDINGS)}, found {rounding!r}")
@@ -378,7 +379,7 @@ def _check_rounding(group: dict[str, Any]) -> None:
         raise InputError(f"seed: expected a whole number in 0..{2**32 - 1}, found {seed!r}")
 
 
-class SGD(Optimizer):
+class SGD(IntegerOptimizer):
     """Stochastic gradient descent; momentum is an e6m9 tensor (2 bytes an element)."""
 
     STATES = (("steps",), ("steps", "momentum", "momentum_exponent"))
@@ -404,7 +405,7 @@ class SGD(Optimizer):
     def _direction_bits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> int:
-        """As Optimizer's: three terms, and with Nesterov the new V once more."""
+        """As IntegerOptimizer's: three terms, and with Nesterov the new V once more."""
         state, momentum = self.state.get(parameter) or {}, undo.bits_of(group["momentum"])
         terms = [
             undo.gradient_bits(gradient),
@@ -452,7 +453,7 @@ class SGD(Optimizer):
         return out, k.direction(replace(terms, draw=None), out)[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """As Optimizer's, without the largest code of V, which follows from V."""
+        """As IntegerOptimizer's, without the largest code of V, which follows from V."""
         saved = super().state_dict()
         saved["state"] = {
             index: {name: value for name, value in state.items() if name != _MOMENTUM[2]}
@@ -461,7 +462,7 @@ class SGD(Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As Optimizer's, and the largest code of V found again."""
+        """As IntegerOptimizer's, and the largest code of V found again."""
         super().load_state_dict(state_dict)
         for state in self.state.values():
             if "momentum" in state:
@@ -494,7 +495,7 @@ def _memory_of_momentum(terms: SGDTerms, state: MomentState) -> Tensor:
     return torch.empty_like(terms.codes, dtype=torch.int16) if v is None else v
 
 
-class Adam(Optimizer):
+class Adam(IntegerOptimizer):
     """Adam, and with `decoupled=True` AdamW. Both moments are e6m9: 4 bytes an element.
 
     Its formulas are binary64, element by element (training.md 4): no float copy of a tensor exists.
@@ -531,8 +532,8 @@ class Adam(Optimizer):
     def _direction_bits(
         self, parameter: BFPParameter, gradient: Gradient, group: dict[str, Any]
     ) -> int:
-        """As Optimizer's: the moments are below 2**top, the quotient below 2**top / (1 - beta1) /
-        eps, as the second root's divisor is at most 1."""
+        """As IntegerOptimizer's: the moments are below 2**top, the quotient below
+        2**top / (1 - beta1) / eps, as the second root's divisor is at most 1."""
         state = self.state.get(parameter) or {}
         decay = undo.bits_of(group["weight_decay"]) + undo.joint_bits(parameter)
         top = 1 + max(
@@ -609,6 +610,3 @@ def _adam_options(
         *(0, 0, bits(decay), 0, 0, 0, bits(1.0 - beta1) + bits(eps)),
         *(beta1, beta2, 0.0 if decoupled else decay, decay if decoupled else 0.0, eps),
     )
-
-
-__all__ = ["ROUNDINGS", "SGD", "Adam", "Optimizer", "lazy_update"]

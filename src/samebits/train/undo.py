@@ -1,8 +1,8 @@
 """The state that an optimizer's step changes, kept so that a step that fails changes nothing.
 
 A step updates parameter after parameter in place, and any of them may turn out to leave the range
-of its format. Far from the end of that range no step can fail (`Optimizer._surely_fits`), and
-nothing is kept; close to it, where training diverges, the state is copied first.
+of its format. Far from the end of that range no step can fail (`IntegerOptimizer._surely_fits`),
+and nothing is kept; close to it, where training diverges, the state is copied first.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from samebits.train.losses.entropy import CLASS_UNIT, WEIGHED_UNIT, is_weighed, 
 from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.losses.reduction import gradient_of
 from samebits.train.operations.pointwise import Drawn
-from samebits.train.optim import Optimizer
+from samebits.train.optim import IntegerOptimizer
 from samebits.train.recording import Guard
 from samebits.train.routines import (
     Place,
@@ -229,7 +229,7 @@ class UsualStep:
     guard: Guard
     parameters: Sequence[BFPParameter]
     step: WholeStep
-    optimizer: Optimizer
+    optimizer: IntegerOptimizer
     update: Callable[[], None]
 
     def __call__(self, batch: Batch, lr: float, step: int) -> float | None:
@@ -259,7 +259,7 @@ def is_plain(criterion: nn.Module) -> bool:
 
 def usual_step(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: IntegerOptimizer,
     graph: RecordedGraph,
     batch: Batch,
     shards: int,
@@ -287,7 +287,7 @@ def usual_step(
 
 
 def _clipped(
-    optimizer: Optimizer,
+    optimizer: IntegerOptimizer,
     gradients: Sequence[tuple[BFPParameter, PlacedGradient | None]],
     clip: Callable[[], None],
 ) -> Callable[[], None]:

@@ -15,10 +15,10 @@ from samebits.data.dataset import SCALED
 from samebits.data.digits import NAME as DIGITS
 from samebits.data.frames import frames_given
 from samebits.data.load import given_data
-from samebits.data.options import PLAIN, DataOptions, Reading, options_given
 from samebits.data.tally import Metrics, Tally
 from samebits.errors import InputError
 from samebits.model import Model, is_quantized
+from samebits.recipes.reading import PLAIN, Reading, reading_of
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.run.device import run_device
 from samebits.train.run.evaluate import final_classifier, measured
@@ -50,7 +50,7 @@ def evaluate_trained(
     data: str | Path | Dataset,
     arch: str | nn.Module | None,
     on: str,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Score:
     """A training folder or checkpoint, in the arithmetic that its run ended in.
@@ -80,7 +80,7 @@ def evaluate_trained(
 def evaluate_model(
     model: Model,
     data: str | Path | Dataset,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Score:
     """A quantized graph in its integers, a float one in binary64, firmware in its translation.
@@ -96,7 +96,7 @@ def evaluate_model(
 def answered(
     model: Model,
     data: str | Path | Dataset,
-    options: DataOptions = PLAIN,
+    options: Reading = PLAIN,
     whole: bool = False,
 ) -> Quality:
     """The answers of `evaluate_model` sample by sample."""
@@ -138,7 +138,7 @@ def answered(
 
 
 def quality_for_page(
-    model: Model, samples: Any, run: str | Path | None, reading: Reading
+    model: Model, samples: Any, run: str | Path | None
 ) -> tuple[Quality | None, tuple[str, str]]:
     """The answers to samples with labels, or without such to those of the run; why there are none,
     and what the run has recorded.
@@ -152,14 +152,15 @@ def quality_for_page(
     found: Quality | str = ""
     recorded = ""
     if samples is not None and (run is None or not is_random(samples)):
-        found = judged(model, samples, options_given(reading))
+        found = judged(model, samples)
     elif run is not None:
         found, recorded = judged_by_run(model, Path(run))
     return (None, (found, recorded)) if isinstance(found, str) else (found, ("", ""))
 
 
-def judged(model: Model, given: Any, options: DataOptions) -> Quality | str:
+def judged(model: Model, given: Any) -> Quality | str:
     """The answers to the test samples of what a user gives; or why nothing can be said of them."""
+    given, options = reading_of(given)
     if is_random(given):
         return "Samples drawn at random have no labels."
     if not isinstance(given, str | Path | Dataset) and not frames_given(given):
@@ -177,12 +178,12 @@ def judged_by_run(model: Model, folder: Path) -> tuple[Quality | str, str]:
     config = read_json(folder / CONFIG)
     data = config.get("data")
     if not isinstance(data, str) or not (data == DIGITS or Path(data).exists()):
-        return "The data of the run is not here: give --inputs DATA.", recorded
+        return "The data of the run is not here: give --data DATA.", recorded
     if config.get("limit") is not None:
-        return "The run took a part of its data: give --inputs DATA.", recorded
-    found = judged(model, data, PLAIN)
+        return "The run took a part of its data: give --data DATA.", recorded
+    found = judged(model, data)
     if isinstance(found, Quality) and found.data.sha256() != config.get("data_sha256"):
-        return "The data of the run has changed since: give --inputs DATA.", recorded
+        return "The data of the run has changed since: give --data DATA.", recorded
     return found, recorded
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from samebits import progress
-from samebits.data.options import Reading, options_given
 from samebits.errors import InputError, NonFiniteError
 from samebits.ir import Graph, Trait, Value, has
 from samebits.ir.graph import moved_inputs
@@ -18,6 +17,7 @@ from samebits.ir.integer.define import ACCUMULATORS, limits, magnitude
 from samebits.model import Model
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
+from samebits.recipes.reading import reading_of
 from samebits.samples import gather
 from samebits.spec.formats import round_binary32, round_real
 
@@ -25,7 +25,6 @@ Array = np.ndarray[Any, Any]
 EXACT_BITS = 53
 NEAR_TIE = 2.0**-20
 FEW = 0.01  # part of the numbers, beyond the codes, that no note mentions
-NONE: Reading = {}
 
 
 def quantize_samples(array: Array, value: Value) -> Array:
@@ -152,12 +151,13 @@ def drawn(text: str, graph: Graph, seed: int = 0) -> list[Array]:
     count = text.removeprefix("random:")
     digits = count.isascii() and count.isdigit() and len(count) <= 7
     if not digits or not 1 <= int(count) <= 1_000_000:
-        raise InputError(f"--inputs: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}")
+        raise InputError(f"--data: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}")
     return random_codes(graph, int(count), seed)
 
 
 def is_random(given: Any) -> bool:
     """Whether samples are random:N."""
+    given, _ = reading_of(given)
     return isinstance(given, str) and given.startswith("random:")
 
 
@@ -172,51 +172,44 @@ def check_seed(seed: int, given: Any) -> None:
 
 def name_of(given: Any) -> str:
     """Samples as the command line names them; "" for what it cannot name."""
+    given, _ = reading_of(given)
     return str(given) if isinstance(given, str | Path) else ""
 
 
-def chosen_of(reading: Reading) -> dict[str, Any]:
-    """The options of reading samples that were given, checked, as JSON data."""
-    return options_given(reading).chosen()
-
-
-def read_once(given: Any, graph: Graph, model: Model, reading: Reading = NONE) -> Any:
+def read_once(given: Any, graph: Graph, model: Model) -> Any:
     """Samples that may be asked for again: arrays by name, which fit the graph, or random:N or None
     as they are. Raises InputError as `given_codes`."""
-    if given is None and (chosen := chosen_of(reading)):
+    source, options = reading_of(given)
+    if source is None and (chosen := options.chosen()):
         raise InputError(
             f"--{next(iter(chosen))}: expected samples that are read with it, found none; give "
-            "--inputs, or leave it out"
+            "--data, or leave it out"
         )
-    if given is None or is_random(given):
-        options_given(reading).apart_from("samples", "random samples", ())
-        return given
-    arrays = given_arrays(given, graph, model, reading)
+    if source is None or is_random(given):
+        options.apart_from("samples", "random samples", ())
+        return source
+    arrays = given_arrays(given, graph, model)
     codes_of(arrays, graph, name_of(given) or "samples")
     return arrays
 
 
-def given_arrays(
-    given: Any, graph: Graph, model: Model, reading: Reading = NONE
-) -> dict[str, Array]:
-    """Arrays by name, for a graph of a model, of what `gather` takes: all samples. reading: of a
-    file or folder."""
-    options = options_given(reading)
-    return gather(given, graph, options=options, rate=model.rate, earlier=model.known, whole=True)
+def given_arrays(given: Any, graph: Graph, model: Model) -> dict[str, Array]:
+    """All samples of what `gather` takes or `read` gave, as arrays by name, for a model's graph."""
+    source, options = reading_of(given)
+    return gather(source, graph, options=options, rate=model.rate, earlier=model.known, whole=True)
 
 
-def given_codes(given: Any, model: Model, seed: int = 0, reading: Reading = NONE) -> list[Array]:
+def given_codes(given: Any, model: Model, seed: int = 0) -> list[Array]:
     """Codes (firmware: binary16) for the inputs of a model, in order, of what `gather` takes or
-    random:N.
-
-    reading: of a file or folder. Raises InputError as `gather`, `codes_of` and `check_seed`.
+    random:N. Raises InputError as `gather`, `codes_of` and `check_seed`.
     """
     graph = model.interface
     check_seed(seed, given)
     if is_random(given):
-        options_given(reading).apart_from(given, "random samples", ())
-        return drawn(given, graph, seed)
-    arrays = given_arrays(given, graph, model, reading)
+        source, options = reading_of(given)
+        options.apart_from(source, "random samples", ())
+        return drawn(source, graph, seed)
+    arrays = given_arrays(given, graph, model)
     return codes_of(arrays, graph, name_of(given) or "samples")
 
 

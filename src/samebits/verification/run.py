@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from samebits import progress
-from samebits.data.options import Reading
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir import interpreter
 from samebits.model import Model
@@ -20,7 +19,7 @@ from samebits.quantization import samples_of
 from samebits.verification.backend import Between
 from samebits.verification.backends.onnxruntime import pairs_saturate
 from samebits.verification.compare import Verdict, compare
-from samebits.verification.inputs import chunks, given_arrays, joined
+from samebits.verification.inputs import chunks, given_arrays, joined, name_of
 from samebits.verification.registry import backend_named, check_needs, known_backends
 
 Array = np.ndarray[Any, Any]
@@ -31,12 +30,11 @@ FIRMWARE_BACKENDS = ("concordant-torch", "concordant-onnx")
 BOARDS = ("cortex-m0", "cortex-m3", "cortex-m55")
 
 
-def run_float(model: Model, samples: Any, reading: Reading) -> dict[str, Array]:
-    """The outputs of a float network in binary64, by name. samples, reading: as `Network.run` takes
-    them."""
+def run_float(model: Model, samples: Any) -> dict[str, Array]:
+    """The outputs of a float network in binary64, by name. samples: as `Network.run` takes them."""
     graph = model.real
-    source = str(samples) if isinstance(samples, str | Path) else "samples"
-    given = samples_of(given_arrays(samples, graph, model, reading), graph, source)
+    source = name_of(samples) or "samples"
+    given = samples_of(given_arrays(samples, graph, model), graph, source)
     found = [
         interpreter.run(graph, [sample[name] for name in graph.inputs])
         for sample in progress.track(given, "computing", len(given))

@@ -111,7 +111,7 @@ def read_trace(path: Path) -> dict[str, Any]:
     problem = _problem(record)
     if problem:
         raise InputError(
-            f"{path}: {problem}; make a trace with: samebits trace MODEL --inputs X.npz --out FILE"
+            f"{path}: {problem}; make a trace with: samebits trace MODEL --data X.npz --out FILE"
         )
     assert isinstance(record, dict)
     return record

@@ -69,7 +69,9 @@ def test_a_wrapped_forward_with_options_is_planned():
 
 def test_operators_are_decided_by_the_local_rule():
     """On a device whose far memory is slow point-wise operators run again, products do not."""
-    made = sb.plan(Gated().train(), torch.ones(256, 16), device="accelerator-core").plan
+    made = sb.plan(
+        Gated().train(), torch.ones(256, 16), sb.Recomputation(plan_device="accelerator-core")
+    ).plan
     assert made.budget is None
     assert made.peak < made.store_all
     assert 0 < made.recompute_ps < made.avoided_ps
@@ -77,5 +79,7 @@ def test_operators_are_decided_by_the_local_rule():
     assert set(again) == {"mul", "gelu"}
     for layer in again.values():
         assert layer.gain_ps == layer.load_ps - layer.fetch_ps - layer.recompute_ps > 0
-    kept = sb.plan(Gated().train(), torch.ones(256, 16), device="laptop-cpu").plan
+    kept = sb.plan(
+        Gated().train(), torch.ones(256, 16), sb.Recomputation(plan_device="laptop-cpu")
+    ).plan
     assert kept.recompute_ps == 0

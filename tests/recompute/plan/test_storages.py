@@ -253,5 +253,7 @@ def test_the_bound_of_a_u_net_is_near_its_plan():
             return self.last(torch.cat([self.up(self.bottom(self.pool(a))), a], 1))
 
     torch.manual_seed(0)
-    made = sb.plan(UNet().train(), torch.randn(2, 3, 32, 32), budget="75%").plan
+    made = sb.plan(
+        UNet().train(), torch.randn(2, 3, 32, 32), sb.Recomputation(memory_budget="75%")
+    ).plan
     assert 0.9 * made.recompute_ps <= made.bound_ps <= made.recompute_ps

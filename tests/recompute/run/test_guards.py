@@ -16,6 +16,7 @@ from torch import nn
 from recompute_nets import assert_same_outcome, make
 from samebits.errors import InputError, UnsupportedError
 from samebits.progress import Listener, listening
+from samebits.recipes import Recomputation
 from samebits.recompute.front import plan_module
 from samebits.recompute.network.guards import other_generators
 from samebits.recompute.plan.schedule import compile_schedule
@@ -58,7 +59,7 @@ def counts_globally(model):
 
 
 def planned(model):
-    return plan_module(model, torch.ones(4, 6), None, "laptop-cpu", None, "sequential")
+    return plan_module(model, torch.ones(4, 6), None, Recomputation())
 
 
 @pytest.mark.parametrize(

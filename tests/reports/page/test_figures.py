@@ -53,7 +53,7 @@ NETS = {
 def net(request):
     torch.manual_seed(0)
     make, shape = NETS[request.param]
-    return sb.quantize(make().eval(), torch.randn(32, *shape), floor="none")
+    return sb.quantize(make().eval(), torch.randn(32, *shape), sb.Calibration(floor="none"))
 
 
 def shown(page: str) -> str:
@@ -68,7 +68,7 @@ def number(pattern: str, text: str) -> int:
 
 @pytest.mark.parametrize("cpu", ["portable", "cortex-m4"])
 def test_a_page_says_what_the_report_of_the_c_says(net, cpu, tmp_path):
-    made = net.compile(tmp_path / "c", cpu=cpu, sizes=False)
+    made = net.compile(tmp_path / "c", sb.Packaging(cpu=cpu), sizes=False)
     stated = json.loads((tmp_path / "c/report.json").read_text())
     pages = [made.report(), sb.load(tmp_path / "c").report()]
     for page in [*pages, net.report()] if cpu == "portable" else pages:

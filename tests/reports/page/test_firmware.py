@@ -65,7 +65,7 @@ def test_utilisation_of_a_page_is_the_networks_share_of_the_work(tmp_path, convo
         nn.Sequential(convolution, nn.ReLU(), *head).eval(),
         example=torch.rand(1, convolution.in_channels, 8, 8),
     )
-    made = net.compile(tmp_path, target="npu", native_dim=16)
+    made = net.compile(tmp_path, sb.Accelerator(native_dim=16), target="npu")
     figures = firmware_sections(sb.load(made.path).model, None)[0].blocks[1]
     values = {what: value for what, value, _ in figures.items}
     total = int(values["multiply-adds"].replace(",", ""))

@@ -64,7 +64,7 @@ def test_samples_give_a_verdict_and_losses(file):
 
 def test_a_file_alone_says_what_is_missing(file):
     page = sb.report(file).html
-    assert f"samebits report {file} --inputs random:100 --out page.html" in page
+    assert f"samebits report {file} --data random:100 --out page.html" in page
     assert "nothing is said of errors and ranges" in page
     assert "SQNR, dB" not in page
 
@@ -114,7 +114,7 @@ def test_float_networks_have_a_graph_and_weights():
         *("The same bits?", "What it costs", "The graph", "Layer by layer", "Weights")
     ]
     assert "A float network has no bits to compare" in page
-    with pytest.raises(InputError, match="--inputs applies to a quantized network"):
+    with pytest.raises(InputError, match="--data applies to a quantized network"):
         net.report("random:1")
 
 
@@ -130,7 +130,7 @@ def test_options_that_do_not_apply_are_refused(net, file, tmp_path):
     with pytest.raises(
         InputError, match="--target: expected samples that are read with it, found none; give"
     ):
-        sb.report(file, target="y")
+        sb.report(file, sb.read(None, target="y"))
     with pytest.raises(InputError, match=r"--against: expected a float network, found .*quantized"):
         sb.report(file, "random:1", against=file)
     with pytest.raises(InputError, match="--against needs samples, found none"):

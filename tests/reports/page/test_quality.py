@@ -47,8 +47,8 @@ def runs(tmp_path_factory):
     for name, frame in (("rows", rows), ("numbers", numbers), ("labels", labels)):
         frame.to_csv(folder / f"{name}.csv", index=False)
         options = {"target": ["p", "q"], "task": "multilabel"} if name == "labels" else {}
-        made[name] = sb.fit(folder / f"{name}.csv", "mlp", folder / name, epochs=2, threads=1,
-                            **options)  # fmt: skip
+        data = sb.read(folder / f"{name}.csv", **options)
+        made[name] = sb.fit(data, "mlp", folder / name, epochs=2, threads=1)
     made["digits"] = sb.fit("digits", "mlp", folder / "digits", epochs=1, threads=1)
     return made
 
@@ -199,7 +199,7 @@ def test_masks_are_counted_by_pixels():
 def test_a_network_is_judged_as_it_is_evaluated(runs):
     net = sb.load(runs["digits"].folder)
     found = answered(net.model, "digits")
-    assert isinstance(judged(net.model, "digits", sb.data.DataOptions()), Quality)
+    assert isinstance(judged(net.model, "digits"), Quality)
     score = sb.evaluate(net, "digits")
     assert (found.metrics.correct, found.metrics.total) == (score.correct, score.total)
     assert int(found.right.sum()) == score.correct == int(found.confusion.trace())

@@ -62,15 +62,15 @@ def test_a_comparison_names_the_command_that_repeats_it(file):
     compared = BackendsCompared("reference", 10, "random:10", [SAME, SKIPPED], seed=3)
     found = blocks(file, "quantized network", compared)
     assert lines(found) == [
-        "samebits verify 'my net.onnx' --inputs random:10 --backends torch --seed 3"
+        "samebits verify 'my net.onnx' --data random:10 --backends torch --seed 3"
     ]
     table = BackendsCompared("reference", 10, "t.csv", [SAME], {"target": ["p", "q q"]})
     assert lines(blocks(file, "quantized network", table)) == [
-        "samebits verify 'my net.onnx' --inputs t.csv --backends torch --target 'p,q q'"
+        "samebits verify 'my net.onnx' --data t.csv --backends torch --target 'p,q q'"
     ]
     comma = BackendsCompared("reference", 10, "t.csv", [SAME], {"target": ["p,q"]})
     assert lines(blocks(file, "quantized network", comma)) == [
-        "network.verify('t.csv', ['torch'], target=['p,q'])"
+        "network.verify(sb.read('t.csv', target=['p,q']), ['torch'])"
     ]
     assert found[0] == Status(*verdict_sentence(compared))
     (fold,) = (block for block in found if isinstance(block, Fold))
@@ -93,9 +93,9 @@ def test_what_has_no_file_is_repeated_from_python(file):
 def test_nothing_compared_is_said_with_the_command(file):
     found = blocks(file, "quantized network", None)
     assert found[0] == Status("open", "Nothing was compared for this page.")
-    assert lines(found) == ["samebits report 'my net.onnx' --inputs random:100 --out page.html"]
+    assert lines(found) == ["samebits report 'my net.onnx' --data random:100 --out page.html"]
     assert lines(blocks(file, "float network", None)) == [
-        "samebits quantize 'my net.onnx' --calibration X.npz --out Q.onnx"
+        "samebits quantize 'my net.onnx' --data X.npz --out Q.onnx"
     ]
     assert lines(blocks("Sequential", "float network", None)) == ["sb.quantize(network, samples)"]
     assert lines(blocks("Sequential", "quantized network", None)) == [

@@ -43,7 +43,7 @@ from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.verification.accuracy import step_codes, streamed
 from samebits.verification.backends.pytorch import PyTorch
 from samebits.verification.backends.reference import Reference
-from samebits.verification.backends.training import Training
+from samebits.verification.backends.training import TrainingBackend
 from samebits.verification.inputs import random_codes
 
 FUNCTIONS = {"sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh": mpmath.tanh}
@@ -202,7 +202,7 @@ def test_steps_of_the_graph_are_the_deployed_sequence(
 
 def check_backends(found: Model, inputs: list[Any]) -> None:
     expected = Reference().run(found, inputs)
-    for array, other in zip(expected, Training().run(found, inputs), strict=True):
+    for array, other in zip(expected, TrainingBackend().run(found, inputs), strict=True):
         assert array.dtype == other.dtype
         assert_same(other, array, range(array.size))
 

@@ -8,6 +8,7 @@ from device_double import DEVICE, Attached, tensor
 from samebits.data import Dataset
 from samebits.errors import InputError
 from samebits.numerics import philox
+from samebits.recompute.plan.cost import find_device
 from samebits.recompute.training import Planner
 from samebits.train.run.checkpoint import list_checkpoints, parameter_sha256, read_checkpoint
 from samebits.train.run.config import TrainConfig
@@ -159,7 +160,7 @@ def test_several_workers(tmp_path, bits):
 @pytest.mark.slow
 def test_a_plan(tmp_path):
     config = TrainConfig(data="made", arch="resnet8", epochs=1, batch=16, shards=2)
-    planner = Planner.of_option(config, "auto", "server-gpu", None, 1)
+    planner = Planner(config, find_device("server-gpu"))
     whole = train(config, DATA, tmp_path / "whole", trace=tmp_path / "whole.jsonl")
     with Attached():
         planned = train(

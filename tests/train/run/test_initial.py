@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import samebits as sb
+from given_options import called
 from samebits import api
 from samebits.errors import CheckpointError, InputError
 from samebits.spec import formats
@@ -43,10 +45,17 @@ def assert_starts_from(model, state):
 
 def test_a_bfp_run_starts_from_a_float_state(tmp_path):
     state = twin()
-    run = api.fit("digits", "mlp", tmp_path / "dict", init=state, **FIT)
+    run = called(api.fit, data="digits", arch="mlp", out=tmp_path / "dict", **FIT, init=state)
     assert_starts_from(final(tmp_path / "dict"), state)
     save_file(state, tmp_path / "net.safetensors")
-    file = api.fit("digits", "mlp", tmp_path / "file", init=tmp_path / "net.safetensors", **FIT)
+    file = called(
+        api.fit,
+        data="digits",
+        arch="mlp",
+        out=tmp_path / "file",
+        **FIT,
+        init=tmp_path / "net.safetensors",
+    )
     assert file.result.sha256 == run.result.sha256
 
 
@@ -56,40 +65,75 @@ def test_numbers_of_16_bits_are_taken_exactly(tmp_path, dtype):
     save_file(state, tmp_path / "net.safetensors")
     found = initial_weights(tmp_path / "net.safetensors", "bfp", silent)
     assert all(value.dtype == torch.float32 for value in found.values())
-    api.fit("digits", "mlp", tmp_path / "out", init=tmp_path / "net.safetensors", **FIT)
+    called(
+        api.fit,
+        data="digits",
+        arch="mlp",
+        out=tmp_path / "out",
+        **FIT,
+        init=tmp_path / "net.safetensors",
+    )
     assert_starts_from(final(tmp_path / "out"), state)
 
 
 @pytest.mark.parametrize("numerics", ["float32", "bfp"])
 def test_a_run_starts_from_another_one(tmp_path, numerics):
     first = tmp_path / "first"
-    api.fit("digits", "mlp", first, numerics="float32", seed=4, epochs=2, limit=8, batch=16)
-    whole = api.fit("digits", "mlp", tmp_path / "a", numerics=numerics, init=first, **FIT)
+    api.fit(
+        "digits",
+        "mlp",
+        first,
+        sb.Numerics(numerics="float32"),
+        sb.Training(seed=4, epochs=2, limit=8, batch=16),
+    )
+    whole = called(
+        api.fit, data="digits", arch="mlp", out=tmp_path / "a", **FIT, numerics=numerics, init=first
+    )
     (*_, newest) = list_checkpoints(first)
-    file = api.fit("digits", "mlp", tmp_path / "b", numerics=numerics, init=newest, **FIT)
+    file = called(
+        api.fit,
+        data="digits",
+        arch="mlp",
+        out=tmp_path / "b",
+        **FIT,
+        numerics=numerics,
+        init=newest,
+    )
     assert whole.result.sha256 == file.result.sha256
     if numerics == "float32":
         assert whole.result.sha256 == parameter_sha256(final(first))
-    again = api.fit("digits", "mlp", tmp_path / "c", init=tmp_path / "a", **FIT)
+    again = called(
+        api.fit, data="digits", arch="mlp", out=tmp_path / "c", **FIT, init=tmp_path / "a"
+    )
     if numerics == "bfp":  # delayed updates included
         assert again.result.sha256 == whole.result.sha256
 
 
 def test_the_weights_are_part_of_a_runs_identity(tmp_path):
-    api.fit("digits", "mlp", tmp_path / "out", init=twin(), **FIT)
+    called(api.fit, data="digits", arch="mlp", out=tmp_path / "out", **FIT, init=twin())
     other = twin()
     other["1.bias"] += 1
     for init in (None, other):
         with pytest.raises(CheckpointError, match="another run: init_sha256: expected"):
-            api.fit("digits", "mlp", tmp_path / "out", init=init, resume=True, **FIT)
-    api.fit("digits", "mlp", tmp_path / "out", init=twin(), resume=True, **FIT)
+            called(
+                api.fit,
+                data="digits",
+                arch="mlp",
+                out=tmp_path / "out",
+                **FIT,
+                resume=True,
+                init=init,
+            )
+    called(
+        api.fit, data="digits", arch="mlp", out=tmp_path / "out", **FIT, resume=True, init=twin()
+    )
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
     state = twin()
     state["1.weight"] = state["1.weight"][:, 1:]
     with pytest.raises(CheckpointError, match=r"(?s)^init: not the state of this model.*1\.weight"):
-        api.fit("digits", "mlp", tmp_path / "out", init=state, **FIT)
+        called(api.fit, data="digits", arch="mlp", out=tmp_path / "out", **FIT, init=state)
     assert not (tmp_path / "out").exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import samebits as sb
+from given_options import called
 from samebits.data import load
 from samebits.data.dataset import Dataset
 from samebits.errors import InputError
@@ -46,7 +47,7 @@ def test_every_place_has_the_byte_after_it_as_label(text: Path) -> None:
 def test_from_a_text_to_the_same_tokens(numerics: str, text: Path, tmp_path: Path) -> None:
     data = load(str(text), input_shape=(LENGTH,))
     module = gpt(256, LENGTH, width=32, depth=1)
-    run = sb.fit(data, module, tmp_path / "run", numerics=numerics, **OPTIONS)
+    run = called(sb.fit, data=data, arch=module, out=tmp_path / "run", **OPTIONS, numerics=numerics)
     assert run is not None
     assert run.result.test_count == data.test_labels.numel()
     assert run.result.nats_per_token is not None

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import samebits as sb
+from given_options import called
 from samebits.comparison import compare
 from samebits.data import Dataset
 from samebits.errors import CheckpointError, InputError
@@ -53,7 +54,7 @@ DATA = made_data()
 
 
 def trained(out, arch="mlp", **options):
-    run = sb.fit(DATA, arch, out, epochs=1, batch=32, threads=1, **options)
+    run = called(sb.fit, data=DATA, arch=arch, out=out, **options, epochs=1, batch=32, threads=1)
     assert run is not None
     return run
 
@@ -107,7 +108,7 @@ def test_a_run_goes_on_with_the_text_that_it_began_with(own, tmp_path):
 )
 def test_what_is_no_loss_is_refused(loss, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        sb.fit(DATA, "mlp", tmp_path / "run", epochs=1, batch=16, loss=loss)
+        sb.fit(DATA, "mlp", tmp_path / "run", sb.Training(epochs=1, batch=16, loss=loss))
 
 
 def test_smoothing_is_that_of_the_usual_loss(own, tmp_path):
@@ -140,11 +141,8 @@ def test_compare_takes_both(tmp_path):
 
     found = compare(
         *(DATA, Net(), tmp_path / "compared"),
+        *(sb.Training(epochs=1, batch=32, loss=loss), sb.Numerics(keep_float=["bent"])),
         seeds=[0],
-        epochs=1,
-        batch=32,
-        loss=loss,
-        keep_float=["bent"],
     )
     assert [run.diverged for run in found.runs] == [None, None]
     assert "loss" in json.loads((tmp_path / "compared/comparison.json").read_text())["options"]

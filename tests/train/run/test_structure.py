@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import samebits as sb
+from given_options import called
 from samebits.errors import CheckpointError
 from samebits.train.architectures import build, initialise
 from samebits.train.run.config import TrainConfig
@@ -48,7 +49,7 @@ SameAgain.__name__ = "Small"
 
 
 def hashed(module: nn.Module, numerics: str = "bfp", arch: str = "nets.py:small") -> str | None:
-    config = TrainConfig("digits", arch, numerics=numerics)
+    config = TrainConfig(data="digits", arch=arch, numerics=numerics)
     initialise(module, 0)
     return network_sha256(config, make_engine(config, module), SHAPE, False)
 
@@ -99,7 +100,9 @@ def test_a_run_is_not_resumed_nor_evaluated_with_other_code(tmp_path):
     """Whose tensors fit; overwritten it may be."""
 
     def run(between, **how):
-        return sb.fit("digits", Small(between), tmp_path, epochs=1, limit=20, **how)
+        return called(
+            sb.fit, data="digits", arch=Small(between), out=tmp_path, **how, epochs=1, limit=20
+        )
 
     def other(x):
         return F.relu(F.relu(x))

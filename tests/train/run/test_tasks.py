@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import samebits as sb
+from given_options import called
 from samebits.data import from_arrays
-from samebits.data.options import DataOptions
 from samebits.errors import CheckpointError, InputError, UnsupportedError
+from samebits.recipes.reading import Reading
 from samebits.train.run.tasks import LOSSES, criterion_of, fitting
 
 RNG = np.random.default_rng(2)
@@ -51,7 +52,7 @@ def saved(folder, y):
 )
 def test_runs_of_rows(tmp_path, numerics, y, names, least):
     path = saved(tmp_path, y)
-    run = sb.fit(path, "mlp", tmp_path / "run", numerics=numerics, **OPTIONS)
+    run = called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS, numerics=numerics)
     assert tuple(run.metrics) == names
     assert run.metrics[names[-1]] > least  # it learned
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -67,7 +68,7 @@ def test_runs_of_rows(tmp_path, numerics, y, names, least):
 @pytest.mark.parametrize("y", [NUMBERS, LABELS])
 def test_a_deployed_network_has_the_figures_of_its_run(tmp_path, y):
     path = saved(tmp_path, y)
-    run = sb.fit(path, "mlp", tmp_path / "run", **OPTIONS)
+    run = called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS)
     net = sb.load(tmp_path / "run")
     integers = sb.evaluate(net, path)
     assert integers.arithmetic == "integer"
@@ -80,7 +81,7 @@ def test_a_deployed_network_has_the_figures_of_its_run(tmp_path, y):
 
 def test_a_float_network_is_read_back(tmp_path):
     path = saved(tmp_path, NUMBERS)
-    run = sb.fit(path, "mlp", tmp_path / "run", numerics="float32", **OPTIONS)
+    run = called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS, numerics="float32")
     found = sb.evaluate(sb.load(tmp_path / "run"), path)
     assert found.metrics["r2"] == pytest.approx(run.metrics["r2"], abs=1e-5)
     quantized = sb.quantize(tmp_path / "run", from_arrays([X], [NUMBERS]))
@@ -89,25 +90,32 @@ def test_a_float_network_is_read_back(tmp_path):
 
 def test_rows_of_an_evaluation_get_the_scales_of_training(tmp_path):
     path = saved(tmp_path, NUMBERS)
-    run = sb.fit(path, "mlp", tmp_path / "run", **OPTIONS)
+    run = called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS)
     np.savez(tmp_path / "data.npz", x=X[::-1] + 3, y=NUMBERS[::-1])
     assert sb.evaluate(tmp_path / "run", path).metrics["r2"] < run.metrics["r2"] - 0.5
 
 
 def test_a_resumed_run_is_the_same(tmp_path):
     path = saved(tmp_path, NUMBERS)
-    whole = sb.fit(path, "mlp", tmp_path / "a", **OPTIONS)
-    sb.fit(path, "mlp", tmp_path / "b", **OPTIONS)
+    whole = called(sb.fit, data=path, arch="mlp", out=tmp_path / "a", **OPTIONS)
+    called(sb.fit, data=path, arch="mlp", out=tmp_path / "b", **OPTIONS)
     for checkpoint in sorted((tmp_path / "b").glob("checkpoint-*"))[-1:]:
         checkpoint.unlink()
-    again = sb.fit(path, "mlp", tmp_path / "b", resume=True, **OPTIONS)
+    again = called(sb.fit, data=path, arch="mlp", out=tmp_path / "b", **OPTIONS, resume=True)
     assert (again.sha256, again.metrics) == (whole.sha256, whole.metrics)
 
 
 @pytest.mark.parametrize("numerics", ["bfp", "float32"])
 def test_pixels(tmp_path, numerics):
     data = masked()
-    run = sb.fit(data, Pixels(), tmp_path / "run", numerics=numerics, **(OPTIONS | {"batch": 8}))
+    run = called(
+        sb.fit,
+        data=data,
+        arch=Pixels(),
+        out=tmp_path / "run",
+        **OPTIONS | {"batch": 8},
+        numerics=numerics,
+    )
     assert run.metrics["mean_iou"] > 0.9
     assert run.accuracy == run.metrics["pixel_accuracy"]
     assert sb.evaluate(tmp_path / "run", data, arch=Pixels()).metrics == run.metrics
@@ -120,12 +128,25 @@ def test_pixels(tmp_path, numerics):
 def test_the_usual_rate_is_that_of_the_task(tmp_path, y, optimizer, rate):
     """And what is given stays: the runs above."""
     options = {"batch": 16, "epochs": 1, "threads": 1, "optimizer": optimizer}
-    run = sb.fit(saved(tmp_path, y), "mlp", tmp_path / "run", numerics="float32", **options)
+    run = called(
+        sb.fit,
+        data=saved(tmp_path, y),
+        arch="mlp",
+        out=tmp_path / "run",
+        **options,
+        numerics="float32",
+    )
     assert run.config.lr == rate
 
 
 def test_a_regression_has_no_accuracy(tmp_path):
-    run = sb.fit(saved(tmp_path, NUMBERS), "mlp", tmp_path / "run", **(OPTIONS | {"epochs": 1}))
+    run = called(
+        sb.fit,
+        data=saved(tmp_path, NUMBERS),
+        arch="mlp",
+        out=tmp_path / "run",
+        **OPTIONS | {"epochs": 1},
+    )
     with pytest.raises(InputError, match="found regression; ask for its metrics"):
         _ = run.accuracy
     assert run.to_dict()["accuracy"] is None
@@ -157,21 +178,21 @@ def test_what_does_not_apply_is_named(tmp_path):
         with pytest.raises(InputError, match=f"a class for every pixel, found {arch}, which has"):
             sb.fit(data, arch, out)
     with pytest.raises(InputError, match="expected --augment none for segmentation"):
-        sb.fit(data, Pixels(), out, augment="flip", batch=8)
+        sb.fit(data, Pixels(), out, sb.Training(augment="flip", batch=8))
     rows = from_arrays([X], [NUMBERS])
     with pytest.raises(InputError, match=r"architecture gpt: expected a text \(.txt\), found rows"):
-        sb.fit(rows, "gpt", out, batch=16)
+        sb.fit(rows, "gpt", out, sb.Training(batch=16))
     with pytest.raises(InputError, match="expected images for --augment, found samples of shape"):
-        sb.fit(rows, "mlp", out, batch=16, augment="flip")
+        sb.fit(rows, "mlp", out, sb.Training(batch=16, augment="flip"))
     with pytest.raises(
         InputError, match="--target does not apply to a Dataset, which takes no such"
     ):
-        sb.fit(rows, "mlp", out, batch=16, target="y")
+        sb.fit(sb.read(rows, target="y"), "mlp", out, sb.Training(batch=16))
 
 
 def test_other_data_than_that_of_the_run_is_named(tmp_path):
     path = saved(tmp_path, NUMBERS)
-    sb.fit(path, "mlp", tmp_path / "run", **(OPTIONS | {"epochs": 1}))
+    called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS | {"epochs": 1})
     labels = from_arrays([X], [LABELS], "labels")
     with pytest.raises(InputError, match="labels for regression as in training, found multilabel"):
         sb.evaluate(tmp_path / "run", labels)
@@ -194,7 +215,7 @@ def test_records_that_samebits_does_not_write_are_refused(tmp_path, change):
     from samebits.train.run.restore import earlier_reading, restore_engine
 
     path = saved(tmp_path, NUMBERS)
-    sb.fit(path, "mlp", tmp_path / "run", **(OPTIONS | {"epochs": 1}))
+    called(sb.fit, data=path, arch="mlp", out=tmp_path / "run", **OPTIONS | {"epochs": 1})
     checkpoint = newest_checkpoint(tmp_path / "run", print)
     checkpoint.config.update(change)
     refuses = restore_engine if "task" in change else earlier_reading
@@ -207,13 +228,19 @@ def test_recorded_options_read_tables_again(tmp_path):
     pandas = pytest.importorskip("pandas", reason="tables are read by pandas")
     frame = pandas.DataFrame({"y": NUMBERS, **{f"x{i}": X[:, i] for i in range(4)}})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    run = sb.fit(tmp_path / "t.csv", "mlp", tmp_path / "run", target="y", **OPTIONS)
+    run = called(
+        sb.fit,
+        data=sb.read(tmp_path / "t.csv", target="y"),
+        arch="mlp",
+        out=tmp_path / "run",
+        **OPTIONS,
+    )
     frame[["x3", "x1", "y", "x0", "x2"]].to_csv(tmp_path / "moved.csv", index=False)
     assert sb.evaluate(tmp_path / "run", tmp_path / "t.csv").metrics == run.metrics
     moved = sb.evaluate(tmp_path / "run", tmp_path / "moved.csv")
     assert moved.metrics["r2"] > 0.5
-    assert DataOptions.from_chosen(
+    assert Reading.from_dict(
         json.loads((tmp_path / "run" / "config.json").read_text())["reading"]
-    ) == DataOptions.of("y", "regression")
+    ) == Reading("y", "regression")
     with pytest.raises(InputError, match="--target: expected one of its columns"):
-        sb.evaluate(tmp_path / "run", tmp_path / "t.csv", target="z")
+        sb.evaluate(tmp_path / "run", sb.read(tmp_path / "t.csv", target="z"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import samebits as sb
+from given_options import called
 from samebits.cli import main
 from samebits.data import Dataset
 from samebits.errors import InputError
@@ -81,8 +82,14 @@ class Heard(Silent):
 
 def test_scalars_of_steps_and_epochs(writers, tmp_path):
     heard = Heard()
-    run = sb.fit(
-        small(), "mlp", tmp_path / "run", tensorboard=tmp_path / "tb", reporter=heard, **OPTIONS
+    run = called(
+        sb.fit,
+        data=small(),
+        arch="mlp",
+        out=tmp_path / "run",
+        **OPTIONS,
+        tensorboard=tmp_path / "tb",
+        reporter=heard,
     )
     (writer,) = writers
     assert (writer.folder, writer.purge_step, writer.closed) == (str(tmp_path / "tb"), 1, True)
@@ -104,8 +111,15 @@ def test_scalars_of_steps_and_epochs(writers, tmp_path):
 @pytest.mark.parametrize("numerics", ["bfp", "float32"])
 def test_no_bit_depends_on_it(writers, tmp_path, numerics):
     options = {**OPTIONS, "numerics": numerics}
-    plain = sb.fit(small(), "mlp", tmp_path / "plain", **options)
-    drawn = sb.fit(small(), "mlp", tmp_path / "drawn", tensorboard=tmp_path / "tb", **options)
+    plain = called(sb.fit, data=small(), arch="mlp", out=tmp_path / "plain", **options)
+    drawn = called(
+        sb.fit,
+        data=small(),
+        arch="mlp",
+        out=tmp_path / "drawn",
+        **options,
+        tensorboard=tmp_path / "tb",
+    )
     assert drawn.sha256 == plain.sha256
     assert (
         read_metrics(tmp_path / "drawn")[0]["train_loss"]
@@ -137,10 +151,12 @@ def test_a_resumed_run_hides_the_steps_it_takes_again(writers, tmp_path):
 
     more = {**OPTIONS, "tensorboard": tmp_path / "tb"}
     with pytest.raises(KeyboardInterrupt):
-        sb.fit(small(), "mlp", tmp_path / "run", reporter=Stop(), **more)
+        called(sb.fit, data=small(), arch="mlp", out=tmp_path / "run", **more, reporter=Stop())
     assert writers[0].closed
     heard = Heard()
-    sb.fit(small(), "mlp", tmp_path / "run", resume=True, reporter=heard, **more)
+    called(
+        sb.fit, data=small(), arch="mlp", out=tmp_path / "run", **more, resume=True, reporter=heard
+    )
     assert writers[1].purge_step == 3
     assert heard.lines[-1].endswith("resuming after step 2")
 
@@ -152,7 +168,14 @@ def test_without_the_package(monkeypatch, tmp_path, capsys):
         "install tensorboard, or leave --tensorboard out"
     )
     with pytest.raises(InputError) as caught:
-        sb.fit(small(), "mlp", tmp_path / "run", tensorboard=tmp_path / "tb", **OPTIONS)
+        called(
+            sb.fit,
+            data=small(),
+            arch="mlp",
+            out=tmp_path / "run",
+            **OPTIONS,
+            tensorboard=tmp_path / "tb",
+        )
     assert str(caught.value) == message
     assert not (tmp_path / "run").exists()
     with pytest.raises(SystemExit) as ended:
@@ -183,7 +206,14 @@ def test_the_option_reaches_the_run(writers, tmp_path, capsys):
 def test_what_tensorboard_reads(tmp_path):
     """With the package itself, which imports TensorFlow where it is installed."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    sb.fit(small(), "mlp", tmp_path / "run", tensorboard=tmp_path / "tb", **OPTIONS)
+    called(
+        sb.fit,
+        data=small(),
+        arch="mlp",
+        out=tmp_path / "run",
+        **OPTIONS,
+        tensorboard=tmp_path / "tb",
+    )
     read = events.EventAccumulator(str(tmp_path / "tb")).Reload()
     assert set(read.Tags()["scalars"]) == {
         "loss/step",

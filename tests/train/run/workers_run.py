@@ -11,6 +11,7 @@ from torch import nn
 
 from samebits.data import Dataset
 from samebits.numerics import philox
+from samebits.recompute.plan.cost import find_device
 from samebits.recompute.training import Planner
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.distributed import join
@@ -78,7 +79,7 @@ def main(out, names):
             planner = None
             if name.startswith("planned"):
                 budget = "90%" if config.numerics == "float32" else "99.9%"
-                planner = Planner.of_option(config, "auto", "server-gpu", budget, workers.size)
+                planner = Planner(config, find_device("server-gpu"), budget, workers=workers.size)
             torch.manual_seed(1)  # of dropout in float32
             train(config, data(), out / name, model=Net(), workers=workers, planner=planner)
 

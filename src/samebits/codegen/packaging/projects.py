@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 
 from samebits.codegen.names import checked_prefix
 from samebits.errors import InputError
+from samebits.recipes.deployment import PROJECTS
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED, HARNESS = "samebits/", "test/"  # folders of the layout "make"
@@ -138,7 +139,6 @@ _LAYOUTS = {
         stamped=True,
     ),
 }
-PROJECTS = ("make", *_LAYOUTS)
 
 
 def check_name(project: str, prefix: str) -> None:

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from samebits import progress
 from samebits.errors import InputError, SamebitsError, UnsupportedError
+from samebits.recipes.training import FALLBACKS
 from samebits.recompute.capture.costs import Prices
 from samebits.recompute.capture.decisions import CapturedStep
 from samebits.recompute.capture.graphs import boxed, capture, changed_inputs, write
@@ -41,7 +42,6 @@ from samebits.settled import outside, tracing
 from samebits.train.run.trace import is_heard
 
 Chooser = Callable[[CapturedStep], Plan]
-FALLBACKS = ("error", "eager")
 PLANS = 64  # of one step, for batches of so many shapes
 AGAIN = 4  # plans for batches of one kind, where the model changes
 FACTS = "attributes"

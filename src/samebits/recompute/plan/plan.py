@@ -11,12 +11,12 @@ from typing import Any
 from samebits.entrance import read
 from samebits.errors import InputError
 from samebits.files import write_atomically
+from samebits.recipes.training import ORDERS
 from samebits.recompute.network.sublayer import PassNetwork
 from samebits.recompute.plan.rule import UNREAD
 from samebits.recompute.plan.schedule import Action, compile_schedule
 
 FORMAT = "samebits-plan-2"
-ORDERS = ("sequential", "paired")  # of the backward pass
 SEARCHES = ("none", "complete", "steps", "time")  # how the search for a plan came to its end
 LARGEST_FILE = 1 << 26  # bytes of a plan file
 LARGEST = 10**18  # of any number in it

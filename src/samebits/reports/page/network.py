@@ -99,11 +99,11 @@ def check_options(
             f"--against: expected a float network, found {against.source}: {against.kind}"
         )
     if against is not None and not sampled:
-        raise InputError("--against needs samples, found none; give --inputs SAMPLES")
-    options = {"--inputs": sampled, "--against": against, "--board": board}
+        raise InputError("--against needs samples, found none; give --data SAMPLES")
+    options = {"--data": sampled, "--against": against, "--board": board}
     for option, value in options.items():
         applies = kind not in ("float network", "firmware")
-        applies = applies or (option == "--inputs" and kind == "firmware")
+        applies = applies or (option == "--data" and kind == "firmware")
         if value and not applies:
             raise InputError(
                 f"{net.source}: {option} applies to a quantized network, found a {kind}; leave "
@@ -218,7 +218,7 @@ def _notes(
             notes.append("Rounding of weights is not among the causes: it needs the float network.")
     elif kind == "quantized network":
         notes.append(
-            "No samples were given, so nothing is said of errors and ranges: give --inputs SAMPLES."
+            "No samples were given, so nothing is said of errors and ranges: give --data SAMPLES."
         )
     if facts.uncounted:
         notes.append(facts.uncounted)

@@ -60,7 +60,7 @@ def quality_section(
             Status("good" if recorded else "open", recorded or "Not measured for this page."),
             Paragraph(
                 printable(why)
-                or "Samples with labels say it: give --inputs DATA, such as a folder of classes or "
+                or "Samples with labels say it: give --data DATA, such as a folder of classes or "
                 "a table."
             ),
         ]

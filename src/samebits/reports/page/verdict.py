@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from samebits.data.options import as_arguments
+from samebits.recipes.reading import as_arguments
 from samebits.reports.deployment import BACKENDS, listed, reasons
 from samebits.reports.html import Command, Fold, PageBlock, Paragraph, Section, Status, Table
 from samebits.reports.report import printable
@@ -102,13 +102,13 @@ def _nothing(source: str, kind: str) -> list[PageBlock]:
     named = Path(source).exists()
     model = printable(shlex.quote(source))
     if kind == "float network":
-        command = f"samebits quantize {model} --calibration X.npz --out Q.onnx"
+        command = f"samebits quantize {model} --data X.npz --out Q.onnx"
         return [
             Status("open", "A float network has no bits to compare: they depend on the machine."),
             Paragraph("Quantized, it computes the same integers on every backend:"),
             Command([command if named else "sb.quantize(network, samples)"]),
         ]
-    command = f"samebits report {model} --inputs random:100 --out page.html"
+    command = f"samebits report {model} --data random:100 --out page.html"
     return [
         Status("open", "Nothing was compared for this page."),
         Paragraph("To compare backends and write the page again:"),
@@ -125,11 +125,15 @@ def _again(source: str, compared: BackendsCompared) -> list[PageBlock]:
     spoken = all("," not in name for name in compared.reading.get("target", ()))
     if not inputs or not Path(source).exists() or not spoken:
         given = repr(inputs) if inputs else "samples"
-        more = "".join(f", {name}={value!r}" for name, value in compared.reading.items())
-        more += f", seed={compared.seed}" if compared.seed else ""
+        reading = dict(compared.reading)
+        prepared = reading.pop("prepared", False)
+        if reading:
+            given = f"sb.read({given}, {', '.join(f'{n}={v!r}' for n, v in reading.items())})"
+        given = f"sb.prepared({given})" if prepared else given
+        more = f", seed={compared.seed}" if compared.seed else ""
         call = f"network.verify({given}, {names!r}{more})"
         return [Paragraph("To repeat it from Python:"), Command([printable(call)])]
-    command = ["samebits verify", shlex.quote(source), "--inputs", shlex.quote(inputs)]
+    command = ["samebits verify", shlex.quote(source), "--data", shlex.quote(inputs)]
     command += ["--backends", ",".join(names)] if names else []
     command += map(shlex.quote, as_arguments(compared.reading))
     command += ["--seed", str(compared.seed)] if compared.seed else []

@@ -13,7 +13,7 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -213,6 +213,7 @@ def train(
     planner: Planner | None = None,
     device: torch.device = CPU,
     loss: Callable[..., Any] | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """Train and leave config.json, metrics.jsonl, checkpoints and result.json in `out`.
 
@@ -223,6 +224,7 @@ def train(
     `trace`: file for the hash of every tensor of every step (samebits.train.run.trace).
     `planner`: gives what steps call in the model's place, for an engine and the batch of one pass,
     and a record of it for the result (samebits.recompute.training), or None for both.
+    `asked`: the recipes as a user gave them, to be recorded in config.json.
     `loss`: of outputs and labels, instead of that of the task; `config.loss` is its name.
     `device`: what `device.run_device` gave; in BFP no bit depends on it, and a run may be resumed
     on another one.
@@ -246,7 +248,7 @@ def train(
         first = run.restore() if resume else 0
         run.agree(first)
         if workers.first:
-            write_json(out / CONFIG, run.identity)
+            write_json(out / CONFIG, {**run.identity, "recipes": asked or {}})
         if trace is not None:
             stack.enter_context(run.traced(trace, first))
         return run.finish(run.steps(first, checkpoint_every))

@@ -33,7 +33,7 @@ ONE_OUTPUT = (  # what a true `one_output` of a line of metrics means
 )
 # Where data lies, and what resized it: its hash is compared. Code, which may change where a run is
 # overwritten, but not where one is resumed (`structure`).
-UNCOMPARED = ("format", "data", "pillow", "network_sha256")
+UNCOMPARED = ("format", "data", "pillow", "network_sha256", "recipes")
 LARGEST_FILE = 1 << 26  # bytes of a file that is read
 # What `write_atomically` leaves behind when it is killed.
 _TEMPORARY = re.compile(

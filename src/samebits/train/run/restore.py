@@ -15,9 +15,9 @@ from samebits.callables import is_callable_name
 from samebits.data import Dataset
 from samebits.data.dataset import shape_text
 from samebits.data.earlier import NONE, Earlier
-from samebits.data.options import TASKS, DataOptions
 from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
+from samebits.recipes.reading import TASKS, Reading
 from samebits.train.architectures import ARCHITECTURES, Shape, build, initialise
 from samebits.train.deployed.deploy import Exponents, calibrate
 from samebits.train.layers import load_state
@@ -211,7 +211,7 @@ def earlier_reading(path: Path, checkpoint: Checkpoint) -> Earlier:
     try:
         made = config.get("preparation")
         return Earlier(
-            DataOptions.from_chosen(config.get("reading", {})),
+            Reading.from_dict(config.get("reading", {})),
             None if made is None else Preparation.from_dict(made),
             config.get("pixels") is True,
         )

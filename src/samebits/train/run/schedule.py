@@ -13,8 +13,8 @@ from functools import lru_cache
 import mpmath
 
 from samebits.errors import InputError
+from samebits.recipes.training import SCHEDULES
 
-SCHEDULES = ("constant", "step", "linear", "cosine")
 _COSINE_BITS = 256
 
 

@@ -14,7 +14,7 @@ from samebits.verification.inputs import dequantize
 BATCH = 64
 
 
-class Training(Backend):
+class TrainingBackend(Backend):
     """The layers of samebits.train with frozen exponents, for models that were trained in BFP."""
 
     name = "training"
@@ -42,4 +42,4 @@ class Training(Backend):
         raise UnsupportedError("the training backend keeps no trace; trace the reference instead")
 
 
-BACKENDS: dict[str, Factory] = {"training": lambda work: Training()}
+BACKENDS: dict[str, Factory] = {"training": lambda work: TrainingBackend()}
