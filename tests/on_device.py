@@ -255,12 +255,13 @@ def train_beside(
     *flags: str,
     batch: int = 8,
     short: bool = False,
+    arena: int = 0,
 ) -> Device:
     """Train in C and in PyTorch beside each other: state and loss are equal after every step.
 
     short: every other batch has half of the samples
     """
-    device = Device(code_of(run, options, batch=batch), folder, *flags)
+    device = Device(code_of(run, options, batch=batch, arena=arena), folder, *flags)
     assert device.state() == state_bytes(run, 0, device)
     rate = Schedule("linear", options.lr, steps)
     for step, (images, labels) in enumerate(batches(steps, batch, options.seed)):

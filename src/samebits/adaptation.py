@@ -24,6 +24,7 @@ def compile_training(
     batch: int | None = None,
     schedule: str | Sequence[float] | None = None,
     train_only: str | Sequence[str] | None = None,
+    arena: int | None = None,
     prefix: str | None = None,
     arch: str | nn.Module | None = None,
 ) -> CompiledTraining:
@@ -37,6 +38,8 @@ def compile_training(
     train_only: names of the modules or parameters that steps train, with the wildcards of fnmatch:
             "head", ["6.*", "*.bias"]; the rest lies in flash as constant data, and batch norms of
             it go by their running statistics. By default all that requires a gradient
+    arena:  bytes up to which the step's memory may grow beyond the least that it needs, where that
+            spares time: sums are kept which are else computed twice. By default it never grows
     prefix: of every name, by default `model`
     arch:   as `load` takes it
 
@@ -49,7 +52,8 @@ def compile_training(
     opened = open_run(Path(run), arch, progress.note)
     count = 8 if batch is None else batch
     name = "model" if prefix is None else prefix
-    return training_of(opened, Path(out), count, name, arch, schedule, _parts(train_only))
+    most = 0 if arena is None else arena
+    return training_of(opened, Path(out), count, name, arch, schedule, _parts(train_only), most)
 
 
 def _parts(given: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -327,6 +327,7 @@ def training_of(
     arch: Any,
     schedule: str | Sequence[float] | None = None,
     parts: tuple[str, ...] = (),
+    arena: int = 0,
 ) -> CompiledTraining:
     """Write the C that trains the network of a run on, or parts of it."""
     progress.stage("generating C")
@@ -335,7 +336,7 @@ def training_of(
         rates = parse_schedule(rates, run.config.lr)
     if parts:
         run.engine.train_only(parts)
-    code = code_of_run(run, batch, prefix, rates)
+    code = code_of_run(run, batch, prefix, rates, arena)
     sha256 = replace_folder(out.absolute(), code.files)
     return CompiledTraining(str(run.path), out.absolute(), code, run, sha256, arch, parts)
 

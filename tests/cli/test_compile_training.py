@@ -74,6 +74,7 @@ def test_json_has_the_figures(run, samebits, tmp_path):
         (["--prefix", "2"], "prefix of the generated C: expected"),
         (["--train-only", "head"], "--train-only: expected names of modules or parameters, found"),
         (["--train-only", "1,"], "separated by commas, found '1,'"),
+        (["--train-arena", "-1"], "--train-arena: expected a whole number from 0, found '-1'"),
     ],
 )
 def test_options_that_do_not_apply(run, samebits, tmp_path, options, said):
@@ -111,6 +112,10 @@ def test_a_part_trains_and_comes_back_beside_the_rest(run, samebits, tmp_path):
     assert told["bytes"]["state"] < told["bytes"]["frozen"]
     compiled = sb.compile_training(run, tmp_path / "d", train_only=["5.weight", "5.bias"])
     assert compiled.code.files["model.c"] == (tmp_path / "c" / "model.c").read_bytes()
+    larger = samebits("compile", run, "--out", tmp_path / "l", *head, "--train-arena", "99999")
+    assert larger.code == 0, larger.err
+    grown = json.loads((tmp_path / "l" / "report.json").read_text())["bytes"]["arena"]
+    assert told["bytes"]["arena"] < grown <= 99999
     device = Device(compiled.code, tmp_path / "built", "-O0")
     assert device.step(*batches(1, 8)[0]) == 0
     path = compiled.checkpoint(device.state(), tmp_path / "back")

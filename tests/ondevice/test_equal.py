@@ -53,6 +53,23 @@ def test_every_optimizer_is_that_of_pytorch(tmp_path, options):
     train("chain", tmp_path, 5, "-O1", **options)
 
 
+@pytest.mark.parametrize("name", ["chain", "shared", "mobile"])
+def test_more_memory_changes_no_bit(tmp_path, name):
+    """The least, some more, and enough for all sums: each plan within its limit."""
+    least, kept = 0, []
+    for more in (0, 3000, 10**6):
+        options = config()
+        run = engine(network(name), options)
+        limit = least + more
+        device = train_beside(run, options, tmp_path / f"{more}", 3, "-O0", arena=limit)
+        tape, places = device.code.tape, device.places
+        kept.append(sum(room in places.rooms for room in tape.rooms if room.saves))
+        least = least or places.arena
+        assert least <= places.arena <= max(least, limit)
+    assert kept == sorted(kept)
+    assert kept[0] < kept[2] == sum(room.saves > 0 for room in tape.rooms)
+
+
 def test_a_schedule_is_data(tmp_path):
     """Its rates, one after the other, then the last; then one of the caller's."""
     options, rates = config(), [0.1, 0.1, 0.05, 0.0]

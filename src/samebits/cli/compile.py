@@ -58,6 +58,14 @@ def compile_command(
         ),
     ] = None,
     train_only: TrainOnly = None,
+    train_arena: Annotated[
+        int | None,
+        whole(
+            "c: bytes up to which a training step's memory may grow where that spares time "
+            "[default: the least that it needs].",
+            0,
+        ),
+    ] = None,
     sign: Sign = None,
     report: Page = None,
     arch: Arch = None,
@@ -69,7 +77,9 @@ def compile_command(
 
     With --train, C that trains the network of a training folder or checkpoint on.
     """
-    on_device = train or any(v is not None for v in (train_batch, train_schedule, train_only))
+    on_device = train or any(
+        v is not None for v in (train_batch, train_schedule, train_only, train_arena)
+    )
     result: Any
     with working(quiet, as_json):
         from samebits import adaptation, api
@@ -85,6 +95,7 @@ def compile_command(
                 batch=train_batch,
                 schedule=train_schedule,
                 train_only=train_only,
+                arena=train_arena,
                 prefix=packaging.prefix,
                 arch=arch,
             )

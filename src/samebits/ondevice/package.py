@@ -58,7 +58,7 @@ class TrainingCode:
 
 
 def code_of_run(
-    run: StoppedRun, batch: int, prefix: str, rates: Sequence[float] = ()
+    run: StoppedRun, batch: int, prefix: str, rates: Sequence[float] = (), arena: int = 0
 ) -> TrainingCode:
     """The C that trains on where a run stands. Errors as `training_code`."""
     if run.task != TASKS[0]:
@@ -66,7 +66,7 @@ def code_of_run(
             f"{run.path}: training in C: expected a run of {TASKS[0]}, found one of {run.task}"
         )
     made = (run.engine, run.config, run.input_shape, _state_of(run.checkpoint))
-    return training_code(*made, batch=batch, prefix=prefix, rates=rates)
+    return training_code(*made, batch=batch, prefix=prefix, rates=rates, arena=arena)
 
 
 def _state_of(checkpoint: Checkpoint) -> TrainingState:
@@ -121,10 +121,12 @@ def training_code(
 
     shape: of one sample; batch: the most samples of a step, which is one shard; rates: of the steps
     to come, none: that of the run; arena: bytes up to which it may grow where that spares time.
-    Raises InputError for a batch that is none, a bad rate and a bad prefix, UnsupportedError for a
+    Raises InputError for a batch that is none, a bad rate, arena and prefix, UnsupportedError for a
     network or options that C cannot train yet.
     """
     checked_prefix(prefix)
+    if arena < 0:
+        raise InputError(f"--train-arena: expected bytes, found {arena}; give 0 or more")
     if batch < 1:
         raise InputError(f"--train-batch: expected at least 1 sample, found {batch}")
     _check_options(config)
