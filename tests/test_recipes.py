@@ -23,6 +23,7 @@ from samebits.recipes import (
     from_record,
     option_of,
     read_recipes,
+    reading_of,
     takes,
 )
 from samebits.recipes.deployment import CPUS as CPU_NAMES
@@ -205,9 +206,10 @@ def test_values_are_those_of_the_code():
             "label_smoothing, loss)",
         ),
         (
-            lambda: sb.evaluate("run", "photos", resize=8),
-            "evaluate: expected source, data, whole, arch, device, threads, meaning, found "
-            "resize=, an option of reading data; give samebits.read(data, resize=...)",
+            lambda: sb.plan("resnet8", resize=8),
+            "plan: expected source, example, loss, input_shape, classes, time_limit, threads and "
+            "the recipes Training, Numerics, Recomputation, found resize=, an option of reading "
+            "data; give samebits.read(data, resize=...)",
         ),
     ],
 )
@@ -285,3 +287,17 @@ def test_single_options_may_be_given_by_name():
     assert given(data="d", out="there", lr=0.5) == ("d", "mlp", (optimizer,), "there")
     with pytest.raises(InputError, match="--epochs: expected a whole number from 1, found 0"):
         given("d", epochs=0)
+
+
+def test_options_of_reading_may_be_given_by_name():
+    @takes(sb.Training, data="data")
+    def given(model, data="digits", *recipes):
+        return model, *reading_of(data), recipes
+
+    table = sb.read("t.csv", target="y")
+    assert given("m", "t.csv", target="y") == ("m", *reading_of(table), ())
+    both = given("m", table, task="regression", epochs=2)
+    reading = Reading(target="y", task="regression")
+    assert both == ("m", "t.csv", reading, (sb.Training(epochs=2),))
+    with pytest.raises(TypeError, match=r"found target=, an option of reading data; give samebits"):
+        sb.plan("mlp", target="y")

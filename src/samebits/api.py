@@ -69,7 +69,7 @@ Array = np.ndarray[Any, Any]
 
 
 @settled
-@takes(Formats, Calibration, Recurrence, FineTuning)
+@takes(Formats, Calibration, Recurrence, FineTuning, data="calibration")
 def quantize(
     source: Any,
     calibration: Any,
@@ -234,7 +234,7 @@ def convert(
 
 
 @settled
-@takes(Training, Optimizer, Numerics, Recomputation, Execution)
+@takes(Training, Optimizer, Numerics, Recomputation, Execution, data="data")
 def fit(
     data: Any,
     arch: str | nn.Module,
@@ -353,7 +353,7 @@ def _loss(loss: str | Callable[..., Any] | None) -> tuple[Callable[..., Any] | N
 
 
 @settled
-@takes()
+@takes(data="data")
 def evaluate(
     source: Any,
     data: Any,
@@ -398,7 +398,7 @@ def evaluate(
 
 
 @settled
-@takes()
+@takes(data="samples")
 def report(
     source: Any,
     samples: Any = None,

@@ -92,7 +92,7 @@ def entries_of(numerics: str | Sequence[str]) -> tuple[NumericsEntry, ...]:
 
 
 @settled
-@takes(Training, Optimizer, Numerics, Recomputation, Execution)
+@takes(Training, Optimizer, Numerics, Recomputation, Execution, data="data")
 def compare(
     data: Any,
     arch: str | nn.Module,

@@ -124,7 +124,7 @@ class Network(Reported):
         return f"<{self.kind} {self.source}: {inputs} -> {outputs}>"
 
     @settled
-    @takes()
+    @takes(data="samples")
     def run(
         self,
         samples: Any,
@@ -163,7 +163,7 @@ class Network(Reported):
         }
 
     @settled
-    @takes()
+    @takes(data="data")
     def predict(self, data: Any, backend: str | None = None) -> Prediction:
         """Named answers for raw data, one for every sample that is given, in its order: classes
         with their scores, the labels that hold, or values in their unit. The same from every
@@ -185,7 +185,7 @@ class Network(Reported):
         return predict(self.model, data, backend)
 
     @settled
-    @takes()
+    @takes(data="samples")
     def verify(
         self,
         samples: Any = "random:100",
@@ -331,7 +331,7 @@ class Network(Reported):
         return Generation(self.source, tuple(given), seed, generate(model, request, names))
 
     @settled
-    @takes()
+    @takes(data="samples")
     def trace(
         self,
         samples: Any = "random:1",
@@ -354,7 +354,7 @@ class Network(Reported):
         return Trace(to_record(self.model, self.source, chosen.name, runs))
 
     @settled
-    @takes()
+    @takes(data="samples")
     def profile(
         self,
         board: str = "cortex-m3",
@@ -432,7 +432,7 @@ class Network(Reported):
         return package_of(model, Path(out), asked[Packaging], bool(sizes), sign)
 
     @settled
-    @takes(FineTuning)
+    @takes(FineTuning, data="data")
     def finetune(self, data: Any, *recipes: Recipe, device: str = "cpu") -> Network:
         """This quantized classifier trained on: forward its integers, backward straight through.
 
@@ -507,7 +507,7 @@ class Network(Reported):
         return path
 
     @settled
-    @takes()
+    @takes(data="samples")
     def report(
         self,
         samples: Any = None,

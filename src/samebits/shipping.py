@@ -141,7 +141,7 @@ def _titled(title: str, result: Reported) -> list[Section]:
 
 
 @settled
-@takes(Formats, Calibration, Recurrence, Packaging)
+@takes(Formats, Calibration, Recurrence, Packaging, data="calibration")
 def ship(
     source: Any,
     calibration: Any = None,

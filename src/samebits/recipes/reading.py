@@ -239,6 +239,12 @@ def prepared(source: Any) -> DataSource:
     return DataSource(given, replace(reading, prepared=True))
 
 
+def around(given: Any, options: Mapping[str, Any]) -> DataSource:
+    """Data with options of reading, beside those that it has."""
+    source, reading = reading_of(given)
+    return DataSource(source, replace(reading, **options))
+
+
 def reading_of(given: Any) -> tuple[Any, Reading]:
     """The source of data, and how it is read."""
     return (given.source, given.reading) if isinstance(given, DataSource) else (given, PLAIN)

@@ -239,9 +239,10 @@ class Given:
         return {name: options for name, options in sorted(found.items()) if options}
 
 
-def takes(*kinds: type[Recipe]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes(*kinds: type[Recipe], data: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function that takes these recipes, or single options of them by name, as the command line
-    does: of any other keyword it says which recipe holds it."""
+    does, and options of reading for its argument `data`: of any other keyword it says which recipe
+    holds it."""
 
     def made(function: Callable[P, R]) -> Callable[P, R]:
         """Take options by name."""
@@ -252,20 +253,28 @@ def takes(*kinds: type[Recipe]) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def call(*operands: P.args, **given: P.kwargs) -> R:
+            others = given.keys() - own.keys() - options
+            reads = others & RECIPES["reading"].options().keys() if data and others else set()
             for name in given:
-                if name not in own and name not in options:
+                if name in others - reads:
                     also = f" and {listing(kinds)}" if kinds else ""
                     raise TypeError(
                         f"{function.__name__}: expected {', '.join(names)}{also}, found {name}="
                         f"{_holder(name)}"
                     )
             flat = {name: value for name, value in given.items() if name in options}
-            if not flat:
+            if not flat and not reads:
                 return function(*operands, **given)
-            rest = {name: value for name, value in given.items() if name not in options}
+            rest = {name: value for name, value in given.items() if name in own}
             bound = signature.bind(*operands, **rest)
             bound.apply_defaults()
-            bound.arguments["recipes"] = (*bound.arguments["recipes"], *by_options(call, flat))
+            if flat:
+                bound.arguments["recipes"] = (*bound.arguments["recipes"], *by_options(call, flat))
+            if reads:
+                from samebits.recipes.reading import around
+
+                reading = {name: given[name] for name in given if name in reads}
+                bound.arguments[data] = around(bound.arguments[data], reading)
             return function(*bound.args, **bound.kwargs)
 
         cast(Any, call).recipes = kinds
