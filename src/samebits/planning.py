@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @settled
-@takes(Training, Numerics, Recomputation)
+@takes(Training, Numerics, Recomputation, shorter={"device": "plan_device"})
 def plan(
     source: str | Path | nn.Module,
     example: Any = None,
@@ -39,7 +39,7 @@ def plan(
              architecture of `fit` by name, with Training (batch, shards), Numerics (numerics),
              input_shape (3, 32, 32) and classes (10); or a plan's file, to look at
     recipes: Recomputation: without a budget each result is decided by itself, by the local rule;
-             a device is a name, or a file that `measure_device` wrote
+             plan_device, or device here, is a name, or a file that `measure_device` wrote
     loss:    of a module's output; by default one of all its elements
     time_limit: seconds after which the search within a budget ends with the best plan so far, which
              then depends on the machine's speed. None: a number of steps, the same everywhere

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ParamSpec, Self, TypeVar, cast, dataclass_transform
 
 from samebits import entrance
@@ -239,10 +240,12 @@ class Given:
         return {name: options for name, options in sorted(found.items()) if options}
 
 
-def takes(*kinds: type[Recipe], data: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+def takes(
+    *kinds: type[Recipe], data: str = "", shorter: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function that takes these recipes, or single options of them by name, as the command line
     does, and options of reading for its argument `data`: of any other keyword it says which recipe
-    holds it."""
+    holds it. shorter: names of options that say enough here."""
 
     def made(function: Callable[P, R]) -> Callable[P, R]:
         """Take options by name."""
@@ -253,6 +256,7 @@ def takes(*kinds: type[Recipe], data: str = "") -> Callable[[Callable[P, R]], Ca
 
         @functools.wraps(function)
         def call(*operands: P.args, **given: P.kwargs) -> R:
+            given = cast(Any, {shorter.get(name, name): value for name, value in given.items()})
             others = given.keys() - own.keys() - options
             reads = others & RECIPES["reading"].options().keys() if data and others else set()
             for name in given:
