@@ -8,12 +8,11 @@ from samebits.recipes.record import (
     Given,
     Option,
     Recipe,
-    by_options,
     from_record,
     option_of,
     read_recipes,
-    takes,
 )
+from samebits.recipes.taking import by_options, takes
 from samebits.recipes.training import Execution, Numerics, Optimizer, Recomputation, Training
 
 __all__ = [

@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from samebits.errors import InputError
-from samebits.recipes.record import Recipe, option, takes
+from samebits.recipes.record import Recipe, option
 
 TASKS = ("classification", "regression", "multilabel", "segmentation")
 COLOURS = ("grey", "rgb")
@@ -229,7 +229,6 @@ read.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         ),
     ]
 )
-read = takes()(read)
 
 
 def prepared(source: Any) -> DataSource:

@@ -15,13 +15,11 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ParamSpec, Self, TypeVar, cast, dataclass_transform
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
 from samebits import entrance
 from samebits.errors import InputError
 
-P = ParamSpec("P")
 R = TypeVar("R")
 KEY = "option"  # of an option in a field's metadata
 LARGEST = 1 << 20  # bytes of a file of recipes
@@ -77,7 +75,7 @@ class Recipe:
                 if name not in {each.name for each in fields(cast(Any, cls))}:
                     raise TypeError(
                         f"{cls.__name__}: expected its options {', '.join(cls.options())}, found "
-                        f"{name}{_holder(name)}"
+                        f"{name}{holder(name)}"
                     )
             made(self, *operands, **values)
 
@@ -240,73 +238,13 @@ class Given:
         return {name: options for name, options in sorted(found.items()) if options}
 
 
-def takes(
-    *kinds: type[Recipe], data: str = "", shorter: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that takes these recipes, or single options of them by name, as the command line
-    does, and options of reading for its argument `data`: of any other keyword it says which recipe
-    holds it. shorter: names of options that say enough here."""
-
-    def made(function: Callable[P, R]) -> Callable[P, R]:
-        """Take options by name."""
-        signature = inspect.signature(function)
-        own = signature.parameters
-        names = [name for name in own if name not in ("self", "recipes")]
-        options = {name for kind in kinds for name in kind.options()} - set(own)
-
-        @functools.wraps(function)
-        def call(*operands: P.args, **given: P.kwargs) -> R:
-            given = cast(Any, {shorter.get(name, name): value for name, value in given.items()})
-            others = given.keys() - own.keys() - options
-            reads = others & RECIPES["reading"].options().keys() if data and others else set()
-            for name in given:
-                if name in others - reads:
-                    also = f" and {listing(kinds)}" if kinds else ""
-                    raise TypeError(
-                        f"{function.__name__}: expected {', '.join(names)}{also}, found {name}="
-                        f"{_holder(name)}"
-                    )
-            flat = {name: value for name, value in given.items() if name in options}
-            if not flat and not reads:
-                return function(*operands, **given)
-            rest = {name: value for name, value in given.items() if name in own}
-            bound = signature.bind(*operands, **rest)
-            bound.apply_defaults()
-            if flat:
-                bound.arguments["recipes"] = (*bound.arguments["recipes"], *by_options(call, flat))
-            if reads:
-                from samebits.recipes.reading import around
-
-                reading = {name: given[name] for name in given if name in reads}
-                bound.arguments[data] = around(bound.arguments[data], reading)
-            return function(*bound.args, **bound.kwargs)
-
-        cast(Any, call).recipes = kinds
-        return call
-
-    return made
-
-
-def by_options(function: Any, options: Mapping[str, Any]) -> list[Recipe]:
-    """Options by name as recipes of a function, each in the first that has it. Raises TypeError for
-    one that none has."""
-    made, left = [], dict(options)
-    for kind in function.recipes:
-        own = {name: left.pop(name) for name in options if name in kind.options() and name in left}
-        if own:
-            made.append(kind(**own))
-    if left:
-        raise TypeError(f"expected options of {listing(function.recipes)}, found {', '.join(left)}")
-    return made
-
-
 def listing(kinds: Iterable[type[Recipe]]) -> str:
     """The names of recipes in words."""
     names = [kind.__name__ for kind in kinds]
     return f"the recipe{'s' * (len(names) > 1)} {', '.join(names)}" if names else "no recipe"
 
 
-def _holder(name: str) -> str:
+def holder(name: str) -> str:
     """Where an option is, as the end of a message."""
     holders = [kind for kind in RECIPES.values() if name in kind.options()]
     if not holders:
