@@ -65,20 +65,13 @@ def main(folder: Path) -> None:
         f"{len(data.train_labels)} recordings of {data.classes} words at {data.rate} Hz: ", end=""
     )
     print(f"{frames} frames of {features} features")
-    run = sb.fit(
-        data,
-        "lstm",
-        OUT / "run",
-        sb.Training(epochs=6, batch=32),
-        sb.Optimizer(optimizer="adam", lr=0.005),
-    )
+    adam = sb.Optimizer(optimizer="adam", lr=0.005)
+    run = sb.fit(data, "lstm", OUT / "run", sb.Training(epochs=6, batch=32), adam)
     right, total = run.result.correct, run.result.test_count
     print(f"{right} of {total} right; parameters {run.sha256[:16]}")
 
     net = sb.load(run.folder)  # one time step: what it hears, and its states
-    made = net.compile(
-        OUT / "c", sb.Packaging(cpu="cortex-m3")
-    )  # and OUT/c/audio, the features in C
+    made = net.compile(OUT / "c", sb.Packaging(cpu="cortex-m3"))  # and OUT/c/audio, the features
     memory = made.memory
     print(f"C: {memory.constants:,} bytes of constants, {memory.arena:,} bytes of RAM, ", end="")
     print(f"{memory.state:,} bytes of states")

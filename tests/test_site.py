@@ -41,7 +41,7 @@ ROOMS = [
 TABLES = {
     *("samebits.api", "samebits.cli", "samebits.ir.integer", "samebits.ir.real"),
     *("samebits.onnx.reader.mapping", "samebits.onnx.reader.node", "samebits.pytorch.aten"),
-    *("samebits.tflite.exact.mapping", "samebits.train.optim"),
+    *("samebits.tflite.exact.mapping", "samebits.tflite.export", "samebits.recipes"),
 }
 
 

@@ -333,7 +333,7 @@ def fit(
                     planner=planner,
                     device=place,
                     loss=own_loss,
-                    asked=asked.to_dict(),
+                    asked=asked.to_dict(Training, Optimizer, Numerics, Recomputation),
                 )
             if not workers.first:
                 return None

@@ -66,7 +66,7 @@ def test_a_model_of_recordings_comes_with_its_features(samebits, tmp_path):
     done = samebits("compile", tmp_path / "run", "--out", out, "--no-sizes")
     assert done.code == 0
     assert f"features of sound at 16000 Hz: {out / 'audio'}\n" in done.out
-    assert {path.name for path in out.iterdir()} == {*FILES, "audio"}
+    assert {path.name for path in out.iterdir()} == {*FILES, "model_predict.c", "audio"}
     header = (out / "audio/audio.h").read_text()
     assert "#define AUDIO_RATE 16000\n" in header  # tests/codegen/test_audio.py runs such folders
     results = [samebits("eval", path, "--data", data) for path in (tmp_path / "run", out)]

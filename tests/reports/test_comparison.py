@@ -81,7 +81,8 @@ def test_files(tmp_path):
     made = comparison(THREE)
     written = made.save(tmp_path)
     assert [path.name for path in written] == [
-        *("comparison.json", "comparison.csv", "comparison.html", "comparison.svg"),
+        *("comparison.json", "comparison.csv", "comparison.md", "comparison.tex"),
+        *("comparison.html", "comparison.svg"),
     ]
     record = json.loads((tmp_path / "comparison.json").read_text())
     assert record == made.to_dict()
