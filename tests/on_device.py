@@ -130,6 +130,12 @@ def network(name: str) -> nn.Module:
         )
     if name == "resnet":  # all kinds of shortcuts, small
         return _resnet("resnet", SHAPE, CLASSES, (4, 6), 2)
+    if name == "padding":  # wider than the kernel: windows that meet no pixel
+        return nn.Sequential(
+            *(nn.Conv2d(1, 66, 1), nn.ReLU(), nn.Conv2d(66, 5, 1, padding=2), nn.ReLU()),
+            *(nn.Conv2d(5, 3, 2, padding=(3, 2), stride=2), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10)),
+        )
     if name == "dropout":
         return nn.Sequential(
             *(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Dropout(0.25)),

@@ -301,3 +301,26 @@ def test_options_of_reading_may_be_given_by_name():
     assert both == ("m", "t.csv", reading, (sb.Training(epochs=2),))
     with pytest.raises(TypeError, match=r"found target=, an option of reading data; give samebits"):
         sb.plan("mlp", target="y")
+
+
+def test_two_names_of_one_option_are_refused():
+    with pytest.raises(TypeError, match="expected device or plan_device, which are one option"):
+        sb.plan("mlp", device="laptop-cpu", plan_device="laptop-cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "words"),
+    [
+        (sb.Training, "epochs", -(10**400), "--epochs: expected a whole number from 1, found -1"),
+        (sb.Accelerator, "native_dim", -(10**400), "--native-dim: expected a whole number"),
+        (sb.Calibration, "floor", 10**400, "--floor: expected a number of dB, or none"),
+        (sb.Calibration, "floor", True, "--floor: expected a number of dB, or none, found True"),
+        (sb.Recurrence, "state", 5, "--state: expected pairs of names"),
+        (sb.Recurrence, "state", [5], "--state: expected pairs of names"),
+        (sb.Recurrence, "state", {"h": [1]}, "--state: expected pairs of names"),
+    ],
+)
+def test_values_of_files_are_refused_in_words(kind, option, value, words):
+    with pytest.raises(InputError) as caught:
+        kind.from_dict({option: value})
+    assert words in str(caught.value)

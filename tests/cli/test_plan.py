@@ -202,3 +202,10 @@ def test_the_machine_as_a_device(samebits, tmp_path):
     refused(
         samebits(*plan("bfp", "--plan-device", tmp_path / "here.toml")), "here.toml: field tier"
     )
+
+
+def test_devices_are_named_once(samebits):
+    given = ("plan", "--arch", "mlp", "--plan-device", "laptop-cpu", "--compare", "laptop-cpu")
+    done = samebits(*given)
+    assert done.code == 2
+    assert "--plan-device: expected none beside --compare, which names devices" in done.err

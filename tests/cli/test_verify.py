@@ -333,3 +333,8 @@ def test_only_a_compiled_folder_is_built_again(samebits, tiny, tmp_path):
         f"{tiny}: expected a folder that samebits compile or ship wrote to build again, found "
         "another model; compile it",
     )
+
+
+def test_samples_are_named_once(samebits, tiny):
+    done = samebits("verify", tiny, "--data", "nothing.npz", "--raw", "digits")
+    bad(done, "--data: expected none beside --raw, which names samples too, found nothing.npz")

@@ -138,6 +138,6 @@ def test_the_state_is_that_of_pytorch(tmp_path, name, target, parts, arena, mill
     found, wanted, code = on_board(tmp_path, chosen, name, 5, parts, arena)
     print(f"{code.places.arena} + {found[2]} bytes of RAM, {found[3].sum():,.0f} instructions")
     assert found[:2] == wanted
-    assert found[2] < 2700  # bytes of stack
+    assert found[2] < 3000  # bytes of stack
     assert found[3].sum() < millions * 1e6  # instructions a step
     assert code.places.arena + found[2] <= 1024 * kib  # of RAM

@@ -29,7 +29,10 @@ def train(name, folder, steps, *flags, batch=8, short=False, **options):
 
 @pytest.mark.parametrize(
     "name",
-    ["chain", "dropout", "norms", "shared", "doubled", "standing", "resnet", "groups", "mobile"],
+    [
+        *("chain", "dropout", "norms", "shared", "doubled", "standing", "resnet", "groups"),
+        *("mobile", "padding"),
+    ],
 )
 def test_every_step_is_that_of_pytorch(tmp_path, name):
     run, device = train(name, tmp_path, 5, "-O1", weight_decay=0.001)

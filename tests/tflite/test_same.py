@@ -365,3 +365,19 @@ def test_zero_points_that_are_no_codes():
     net.inputs.append(x)
     y = net.reshape(x, 2, 2)
     assert "expected a zero point among the codes of int16, found tensor 't0'" in refused(net, y)
+
+
+def test_tensors_without_axes_and_networks_without_inputs():
+    """As damaged files have them: a sentence, whatever the operator looks at."""
+    for op, count in (("SVDF", 5), ("UNIDIRECTIONAL_SEQUENCE_LSTM", 24)):
+        net = Net(1)
+        scale = Scaling((0.1,), (0,))
+        x = net.tensor((), quantization=scale)
+        net.inputs.append(x)
+        others = [net.tensor((), quantization=scale, variable=True) for _ in range(count - 1)]
+        y = net.add(op, [x, *others], net.activation((1, 4)))
+        assert f"operator 0 ({op}): expected" in refused(net, y)
+    net = Net(1)
+    constant = net.weights((1, 4), None)
+    y = net.add("ABS", [constant], net.activation((1, 4)))
+    assert "expected a network with inputs" in refused(net, y)

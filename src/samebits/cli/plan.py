@@ -75,6 +75,11 @@ def plan_command(
         from samebits import planning
 
         devices = [recomputation.plan_device] if compare is None else compare.split(",")
+        if compare is not None and recomputation.plan_device is not None:
+            raise InputError(
+                f"--plan-device: expected none beside --compare, which names devices, found "
+                f"{recomputation.plan_device}; leave one out"
+            )
         if compare is not None and (out or picture):
             raise InputError(
                 "--compare: expected one plan for --out or --picture, found several; plan for one "

@@ -19,6 +19,7 @@ from samebits.cli.options import (
     reads,
 )
 from samebits.cli.output import show, working
+from samebits.errors import InputError
 
 RANDOM = "random:100"
 
@@ -110,6 +111,11 @@ def verify_command(
             }
             result = adaptation.verify_training(model, train or "", names, arch, **others)
         else:
+            if raw is not None and inputs != RANDOM:
+                raise InputError(
+                    f"--data: expected none beside --raw, which names samples too, found {inputs}; "
+                    "leave one out"
+                )
             net = api.load(model, arch=arch, meaning=meaning)
             if rebuild is not None:
                 net.rebuild(rebuild)

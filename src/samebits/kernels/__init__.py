@@ -2,9 +2,10 @@
 
 `eager` says what a realisation does, and does it in torch on any device; `compiled` is the same
 fused by torch.compile, `native` C on the CPU, compiled at first use, and `triton` kernels for CUDA
-devices. `of(tensor)` picks one: native or triton where it can be built, else eager.
-$SAMEBITS_KERNELS or, inside a with block, `use("eager")` chooses another. A realisation serves only
-after it has passed a full-range known-answer test on this machine.
+devices. `of(tensor)` picks one: native where it can be built, else eager. $SAMEBITS_KERNELS or,
+inside a with block, `use("eager")` chooses another; `triton` serves only where it is chosen, as it
+has not run on a GPU yet. A realisation serves only after it has passed a full-range known-answer
+test on this machine.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ def realisation(device: str = "cpu") -> str:
     Raises InputError if $SAMEBITS_KERNELS is none of them.
     """
     name = _forced[-1] if _forced else chosen()
+    if name == "triton" and _triton(device) is not None:
+        return name
     if name in ("native", "triton"):  # each has a device of its own
-        if (name == "triton" or device != "cpu") and _triton(device) is not None:
-            return "triton"
         return "native" if device == "cpu" and _native() is not None else "eager"
     return name
 

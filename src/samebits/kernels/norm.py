@@ -128,7 +128,7 @@ def scalar_codes(v: Scalars, device: torch.device) -> WholePart:
 
 def joint_scalars(joint: Tensor, exponent: int) -> Scalars:
     """The joint values of a vector parameter, exactly, in binary64."""
-    return np.ldexp(joint.cpu().numpy().astype(np.float64), exponent)
+    return np.ldexp(joint.cpu().numpy().astype(np.float64), int(exponent))
 
 
 class BatchNorms(Vectors):

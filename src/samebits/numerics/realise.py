@@ -244,6 +244,7 @@ def times_power(x: Tensor, exponent: int | Tensor) -> Tensor:
     if isinstance(exponent, Tensor):
         power = np.asarray(np.ldexp(1.0, exponent.cpu().numpy()))  # also where it has no axes
         return x * torch.from_numpy(power).to(x.device)
+    exponent = int(exponent)  # one that lies on a device is read here
     if exponent > 1000:
         return x * float(np.ldexp(1.0, 1000)) * float(np.ldexp(1.0, exponent - 1000))
     return x * float(np.ldexp(1.0, exponent))

@@ -34,7 +34,7 @@ extern "C" {{
 #define {NAME}_ARENA_BYTES {arena} /* {state} of them hold the state */
 
 /* step: how many were made; rate: of those to come; loss: the mean of the last batch before its
- * update, infinity beyond 2**27. */
+ * update, infinity where that of one sample is beyond 9e7. */
 typedef struct {{
     uint8_t *arena;
     samebits_coefficient rate;

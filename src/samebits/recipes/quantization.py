@@ -64,8 +64,8 @@ def _floor(given: Any) -> float | str:
     if given == "none":
         return "none"
     try:
-        floor = float(given)
-    except (TypeError, ValueError):
+        floor = math.nan if isinstance(given, bool) else float(given)
+    except (TypeError, ValueError, OverflowError):
         floor = math.nan
     if not math.isfinite(floor):
         raise InputError(f"--floor: expected a number of dB, or none, found {given!r:.80}")
@@ -131,8 +131,16 @@ class Calibration(Recipe):
 def _states(given: Any) -> dict[str, str | int] | str:
     """The pairs of texts such as h=hn, or the only text that is no pair. Raises InputError for
     another text and for an input that is named twice."""
-    if isinstance(given, str | Mapping):
-        return dict(given) if isinstance(given, Mapping) else given
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and all(
+        isinstance(name, str) and isinstance(output, str | int) for name, output in given.items()
+    ):
+        return dict(given)
+    if not isinstance(given, list | tuple) or not all(isinstance(text, str) for text in given):
+        raise InputError(
+            f"--state: expected pairs of names, INPUT=OUTPUT such as h=hn, found {given!r:.80}"
+        )
     texts = list(given)
     if len(texts) == 1 and "=" not in texts[0]:
         return str(texts[0])

@@ -216,7 +216,7 @@ def read(source: Any, **options: Any) -> DataSource:
 
     What does not apply to the source is an InputError of the function that reads it.
     """
-    return DataSource(source, Reading(**options))
+    return DataSource(source, Reading(**{k: v for k, v in options.items() if v is not None}))
 
 
 _OPTIONS = [name for name in Reading.options() if name != "prepared"]

@@ -111,8 +111,10 @@ class Recipe:
             raise InputError(f"expected options of {cls.__name__}, found {record!r:.80}")
         try:
             return cls(**record)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(str(error)) from None
+        except InputError:
+            raise
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError(f"{cls.__name__}: expected its options, found {error}") from None
 
 
 def option_of(place: Field[Any]) -> Option:
@@ -156,7 +158,7 @@ def taken(place: Field[Any], value: Any) -> Any:
 
 def within(span: str, value: float) -> bool:
     """Whether a number lies in an interval such as "(0, 1]"; in "" lie all finite ones."""
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return False
     low, high = _ends(span)
     return (value > low if span.startswith("(") else value >= low) and (

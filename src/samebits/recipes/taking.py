@@ -32,6 +32,12 @@ def takes(
         @functools.wraps(function)
         def call(*operands: P.args, **given: P.kwargs) -> R:
             """Sort keywords into arguments, options of recipes and those of reading."""
+            for name in shorter:
+                if name in given and shorter[name] in given:
+                    raise TypeError(
+                        f"{function.__name__}: expected {name} or {shorter[name]}, which are one "
+                        "option, found both; leave one out"
+                    )
             given = cast(Any, {shorter.get(name, name): value for name, value in given.items()})
             others = given.keys() - own.keys() - options
             reads = others & Reading.options().keys() if data and others else set()

@@ -2,7 +2,8 @@
 
 Between the first launch of a step and the last nothing is read: exponents, largest magnitudes and
 the optimizer's numbers lie on the device (`kernels.triton`). From the step on in which an exponent
-leaves its range nothing changes any more, until `LateLoss.read` says so.
+leaves its range no parameter and no moment changes any more, until `LateLoss.read` says so; running
+statistics move on.
 """
 
 from __future__ import annotations

@@ -117,9 +117,23 @@ class Quality:
         occur in either; of a task without classes [0, 0]. See `kinds`."""
         found = np.zeros((len(self.kinds), len(self.kinds)), np.int64)
         if len(self.kinds):
-            rows, columns = (np.searchsorted(self.kinds, a.ravel()) for a in self._pairs)
-            np.add.at(found, (rows, columns), 1)
+            np.add.at(found, self._placed, 1)
         return found
+
+    def mistakes(self, most: int) -> list[tuple[int, int, int]]:
+        """The most frequent wrong answers: places of the class and of the answer among `kinds`, and
+        how often; without a matrix of all classes."""
+        rows, columns = self._placed
+        pairs = (rows * len(self.kinds) + columns)[rows != columns]
+        which, counts = np.unique(pairs, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:most]
+        return [(*divmod(int(which[i]), len(self.kinds)), int(counts[i])) for i in order]
+
+    @cached_property
+    def _placed(self) -> tuple[Array, Array]:
+        """Places among `kinds` of the class and of the answer of every sample."""
+        rows, columns = (np.searchsorted(self.kinds, a.ravel()) for a in self._pairs)
+        return rows, columns
 
     @cached_property
     def kinds(self) -> Array:

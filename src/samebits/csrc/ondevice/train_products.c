@@ -34,6 +34,7 @@ SAMEBITS_INLINE Taps taps_of(const samebits_conv *s, int32_t y, int32_t x) {
     t.y0 = y * s->stride_y - s->pad_y, t.x0 = x * s->stride_x - s->pad_x;
     t.ky0 = t.y0 < 0 ? -t.y0 : 0, t.ky1 = SAMEBITS_MIN(s->kh, s->h - t.y0);
     t.kx0 = t.x0 < 0 ? -t.x0 : 0, t.kx1 = SAMEBITS_MIN(s->kw, s->w - t.x0);
+    t.kx1 = SAMEBITS_MAX(t.kx0, t.kx1); /* a window in the padding alone has no taps */
     return t;
 }
 

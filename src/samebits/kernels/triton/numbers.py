@@ -103,7 +103,9 @@ for _name in (
     *("__index__", "__float__", "__hash__", "__str__", "__repr__", "__format__", "__abs__"),
     *("__floordiv__", "__mod__", "__lshift__", "__rlshift__"),
     *("__rshift__", "__rrshift__", "__and__", "__or__", "__xor__", "__pow__", "__rpow__"),
-    *("__truediv__", "__rtruediv__", "bit_length"),
+    *("__truediv__", "__rtruediv__", "bit_length", "bit_count", "__rfloordiv__", "__rmod__"),
+    *("__divmod__", "__rdivmod__", "__rand__", "__ror__", "__rxor__", "__pos__", "__invert__"),
+    *("__round__", "__trunc__", "__floor__", "__ceil__"),
 ):
     setattr(DeviceNumber, _name, _reading(_name))
 

@@ -131,13 +131,8 @@ def _classes(found: Quality) -> list[PageBlock]:
     if len(names) <= MOST_CLASSES:
         caption = f"Test {what} of each class (rows) by what was answered (columns)"
         return [Confusion(names, found.confusion.tolist(), caption)]
-    wrong = found.confusion.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:MISTAKES]
     rows = [
-        (names[row], names[column], f"{wrong[row, column]:,}")
-        for row, column in (divmod(int(place), len(names)) for place in order)
-        if wrong[row, column]
+        (names[row], names[column], f"{count:,}") for row, column, count in found.mistakes(MISTAKES)
     ]
     if not rows:
         return []

@@ -59,6 +59,11 @@ class _Importer:
         graph = self.graph
         if not self.outputs or len(set(self.outputs)) != len(self.outputs):
             raise InputError("expected outputs that differ; convert the model again")
+        if not graph.inputs:
+            raise UnsupportedError(
+                "expected a network with inputs, found one of constants alone, which computes "
+                "nothing from samples"
+            )
         for number in graph.inputs:
             tensor = graph.tensors[number]
             found = quantization_of(tensor)
@@ -110,6 +115,11 @@ class _Importer:
             return operator.outputs
         except (InputError, ValueError) as error:
             raise InputError(f"{where}: {error}; convert the model again") from None
+        except (IndexError, TypeError):  # tensors with fewer axes than the operator has
+            raise InputError(
+                f"{where}: expected tensors of the operator's shapes, found others; convert the "
+                "model again"
+            ) from None
         values = (value,) if isinstance(value, str) else value
         if len(values) != len(operator.outputs):
             found = len(operator.outputs)

@@ -126,6 +126,10 @@ class _Layer:
         self.clip = 0
         if (most := float(node.option("cell_clip"))) > 0:
             self.clip = int(min(most / self.unit, 32767.0))
+            if not self.clip:
+                raise UnsupportedError(
+                    f"expected a cell_clip of at least a cell's scale, {self.unit}, found {most}"
+                )
 
     def step(self, x: str) -> None:
         """One step, from its input."""

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_ as clip_torch_norm
 from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
+from samebits import kernels
 from samebits.errors import InputError, RangeError
 from samebits.train.clip import clip_grad_norm_, clip_grad_value_
 from samebits.train.convert import convert, model_input
@@ -248,6 +249,7 @@ class BfpEngine(Engine):
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._record(batch)
+        kernels.check(self._device)
         total = 0.0
         for loss in losses:  # in this order: `sum` compensates in some versions of Python
             total += loss

@@ -65,7 +65,7 @@ class LiteRuntime(Backend):
         if model.lite is None:
             raise UnsupportedError(
                 f"{self.name} runs .tflite files, not {model.source}; write one of it with "
-                "samebits export, or choose another backend"
+                "samebits.Network.save, or choose another backend"
             )
         graph, net = model.integer, as_peer(model.lite.file)
         values = [graph.values[name] for name in graph.inputs]
