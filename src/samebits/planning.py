@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+SHORTER = {"device": "plan_device", "budget": "memory_budget"}  # of a plan nothing else has them
+
+
 @settled
-@takes(Training, Numerics, Recomputation, shorter={"device": "plan_device"})
+@takes(Training, Numerics, Recomputation, shorter=SHORTER)
 def plan(
     source: str | Path | nn.Module,
     example: Any = None,
@@ -39,7 +42,8 @@ def plan(
              architecture of `fit` by name, with Training (batch, shards), Numerics (numerics),
              input_shape (3, 32, 32) and classes (10); or a plan's file, to look at
     recipes: Recomputation: without a budget each result is decided by itself, by the local rule;
-             plan_device, or device here, is a name, or a file that `measure_device` wrote
+             plan_device, a name or a file that `measure_device` wrote, and memory_budget are
+             device and budget here, too
     loss:    of a module's output; by default one of all its elements
     time_limit: seconds after which the search within a budget ends with the best plan so far, which
              then depends on the machine's speed. None: a number of steps, the same everywhere
