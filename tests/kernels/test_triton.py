@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import interpreted
+import on_device
 
 triton = pytest.importorskip("triton", reason=interpreted.MISSING)
 
@@ -25,7 +26,7 @@ from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.kernels import selftest
 from samebits.kernels.eager import Eager
-from samebits.kernels.triton import launch, norms
+from samebits.kernels.triton import launch, norms, numbers
 from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.numerics import philox
 from samebits.train import SGD, BFPParameter, BFPTensor, convert, recording
@@ -219,3 +220,34 @@ def test_triton_is_refused_by_name_where_it_is_missing(monkeypatch):
         kernels.use("triton"),
     ):
         pass
+
+
+def test_a_device_has_one_flag_by_all_its_names():
+    assert numbers.flag(torch.device("cpu")) is numbers.flag(torch.device("cpu", 0))
+    assert numbers.zero(torch.device("cpu")) is not numbers.flag(torch.device("cpu"))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # numpy, for Triton
+def test_an_engine_says_that_a_step_has_failed():
+    """Where the training diverges and where an input is no number; and it evaluates batch norms."""
+    own = on_device.config()
+    with kernels.use("triton"):
+        rows = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+        x, y = on_device.batches(1, 8)[0]
+        run = on_device.engine(rows, own)
+        run.step((x, y), 1e37, 0)
+        with pytest.raises(RangeError, match="expected an exponent of at most 127"):
+            run.step((x, y), 1e37, 1)
+        run = on_device.engine(rows, own)
+        with pytest.raises(RangeError, match="expected a finite value"):
+            run.step((x * math.nan, y), 0.1, 0)
+    norms_too = nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    )
+    found = []
+    for name in ("native", "triton"):
+        with kernels.use(name):
+            run = on_device.engine(norms_too, own)
+            found.append((run.step((x, y), 0.1, 0), run.logits(x)))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])

@@ -6,7 +6,6 @@ places to a kernel, so that nobody waits for the device until somebody reads one
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -120,10 +119,25 @@ def plain(v: Any) -> Any:
     return [plain(each) for each in v] if isinstance(v, list) else v
 
 
-@functools.cache
-def zero(device: torch.device) -> Tensor:
-    """A cell of 0, beside which a number that is known is all offset."""
-    return torch.zeros((), dtype=torch.int64, device=device)
+def _cell_of(name: str) -> Callable[[torch.device], Tensor]:
+    """One cell of 0 for each device, by whatever name a device is called."""
+    cells: dict[tuple[str, int], Tensor] = {}
+
+    def cell(device: torch.device) -> Tensor:
+        """The cell of a device."""
+        index = device.index or 0
+        if device.type == "cuda" and device.index is None:
+            index = torch.cuda.current_device()
+        own = (device.type, index)
+        if own not in cells:
+            cells[own] = torch.zeros((), dtype=torch.int64, device=device)
+        return cells[own]
+
+    cell.__name__ = cell.__qualname__ = name
+    return cell
+
+
+zero = _cell_of("zero")  # beside which a number that is known is all offset
 
 
 def place(v: int, device: torch.device) -> tuple[Tensor, int]:
@@ -131,10 +145,8 @@ def place(v: int, device: torch.device) -> tuple[Tensor, int]:
     return (v.cell, v.offset) if isinstance(v, DeviceNumber) else (zero(device), v)
 
 
-@functools.cache
-def flag(device: torch.device) -> Tensor:
-    """Where kernels leave the largest exponent that passed 127: int64 [], 0 while there is none."""
-    return torch.zeros((), dtype=torch.int64, device=device)
+flag = _cell_of("flag")
+"""Where kernels leave the largest exponent that passed 127: int64 [], 0 while there is none."""
 
 
 def check(device: torch.device) -> None:
