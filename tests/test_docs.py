@@ -89,7 +89,7 @@ def run_page(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
             continue
         elif piece.kind == "command":
             with pytest.raises(SystemExit) as ended:
-                main(shlex.split(piece.text)[1:])
+                main([os.path.expanduser(word) for word in shlex.split(piece.text)[1:]])
             err = capsys.readouterr().err
             assert not ended.value.code, f"{where}: {piece.text}\n{err}"
         else:
@@ -175,6 +175,16 @@ def quantize():
     sb.load(digits, example=torch.ones(1, 1, 8, 8)).save("digits.onnx")
 
 
+def deploy():
+    """What `quantize` has, a key at home, which is a folder of the page's, and whose it is."""
+    quantize()
+    key = Path("home/.ssh/id_ed25519").absolute()
+    key.parent.mkdir(parents=True)
+    made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
+    subprocess.run(made, check=True)
+    Path("allowed_signers").write_text(f"me {key.with_suffix('.pub').read_text()}")
+
+
 def recurrent():
     sb.load(nn.LSTM(4, 3, batch_first=True), example=torch.zeros(1, 5, 4)).save("speech.onnx")
     np.savez("sequences.npz", x=RNG.normal(size=(6, 5, 4)).astype(np.float32))
@@ -219,7 +229,7 @@ PAGES = {
     "docs/guide/quantize.md": quantize,
     "docs/guide/language.md": language,
     "docs/guide/lstm.md": recurrent,
-    "docs/guide/deploy.md": quantize,
+    "docs/guide/deploy.md": deploy,
     "docs/guide/firmware.md": firmware,
     "docs/guide/tflite.md": tflite,
 }
@@ -236,6 +246,8 @@ def test_a_page(name, page_folder, monkeypatch, capsys):
     )
     monkeypatch.setattr(sys.modules["samebits.data.load"], "load_digits", lambda: few)
     PAGES[name]()
+    if Path("home").exists():
+        monkeypatch.setenv("HOME", str(Path("home").absolute()))
     run_page(ROOT / name, capsys)
 
 
