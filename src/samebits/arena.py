@@ -69,13 +69,15 @@ def plan(buffers: Sequence[ArenaBuffer], enough: int = 0, moves: int = 0) -> Are
     moves: how many other orders are tried where the peak is above the bound and `enough`
     """
     bound = live_bound(buffers)
-    best = min((_greedy(buffers, order) for order in _orders(buffers)), key=_peak_of(buffers))
+    plans = [(order, _greedy(buffers, order)) for order in _orders(buffers)]
+    order, best = min(plans, key=lambda each: _peak_of(buffers)(each[1]))
     peak = _peak_of(buffers)(best)
     if peak > bound and len(buffers) <= SEARCH_BUFFERS:
         best = _search(buffers, best, bound)
         peak = _peak_of(buffers)(best)
     if peak > max(bound, enough) and moves:
-        best = _climbed(buffers, best, max(bound, enough), moves)
+        climbed = _climbed(buffers, order, max(bound, enough), moves)
+        best = min(best, climbed, key=_peak_of(buffers))
         peak = _peak_of(buffers)(best)
     return ArenaPlan(tuple(buffers), tuple(best), peak, bound)
 
@@ -180,12 +182,11 @@ def _search(buffers: Sequence[ArenaBuffer], start: list[int], bound: int) -> lis
 
 
 def _climbed(
-    buffers: Sequence[ArenaBuffer], start: list[int], enough: int, moves: int
+    buffers: Sequence[ArenaBuffer], order: list[int], enough: int, moves: int
 ) -> list[int]:
     """Greedy plans of orders that differ from the best so far by one buffer's place (hill climbing:
-    orders that are as good are taken, too), until one is good enough."""
+    orders that are as good are taken, too), until one is good enough. order: the first."""
     peak_of, draw = _peak_of(buffers), Random(0)
-    order = min(_orders(buffers), key=lambda order: peak_of(_greedy(buffers, order)))
     best = _greedy(buffers, order)
     peak = peak_of(best)
     for _ in range(moves):
@@ -196,4 +197,4 @@ def _climbed(
         found = _greedy(buffers, tried)
         if peak_of(found) <= peak:
             order, best, peak = tried, found, peak_of(found)
-    return min(start, best, key=peak_of)
+    return best

@@ -40,9 +40,7 @@ from samebits.train.graph import Slot, TrainingNode
 
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
 EXACT_TERMS = 516  # products of 16 and 8 bits that a sum of 32 bits holds
-COLUMN = (
-    8  # products that a code of a gradient takes as long as, which is computed where it is read
-)
+COLUMN = 8  # products in the time of a code of a gradient that is not stored
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values; 0: none
 
