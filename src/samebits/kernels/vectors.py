@@ -56,13 +56,19 @@ class Vectors(Products):
 
         The output is rounded once, from the exact affine sums.
         """
-        wide, narrow, factor = normalized(self, z, exponent, eps, centred)
+        wide, narrow, factor = self._normalized(z, exponent, eps, centred)
         acc, own = affine(self, wide, self._joint(gamma), self._joint(beta))
         if isinstance(exponent, Tensor):
             y = self.requantize_blocks(acc, own, 0, exponent.shape, bits)
         else:
             y = self.requantize(acc, largest(self, acc, own), own, bits)
         return VectorNorm(y, narrow, factor)
+
+    def _normalized(
+        self, z: Tensor, exponent: Exponent, eps: float, centred: bool
+    ) -> tuple[Part, Part, Part]:
+        """`normalized`, of which a realisation may have a form of its own."""
+        return normalized(self, z, exponent, eps, centred)
 
     def vector_norm_gradient(
         self,

@@ -54,7 +54,6 @@ from samebits.kernels.triton.launch import (
 )
 from samebits.kernels.triton.numbers import DeviceNumber, flag, place, plain
 from samebits.kernels.triton.parts import TritonParts
-from samebits.kernels.vectors import affine
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
 
@@ -319,13 +318,7 @@ class Triton(TritonParts):
         if z.dtype != torch.int8 or not z.numel():
             states = plain(gamma), plain(beta)
             return PLAIN.vector_norm(z, plain(exponent), *states, eps, centred, bits)
-        wide, narrow, factor = self._normalized(z, exponent, eps, centred)
-        acc, own = affine(self, wide, self._joint(gamma), self._joint(beta))
-        if isinstance(exponent, Tensor):
-            y = self.requantize_blocks(acc, own, 0, exponent.shape, bits)
-        else:
-            y = self.requantize(acc, largest(self, acc, own), own, bits)
-        return VectorNorm(y, narrow, factor)
+        return super().vector_norm(z, exponent, gamma, beta, eps, centred, bits)
 
     def _normalized(
         self, z: Tensor, exponent: Exponent, eps: float, centred: bool
