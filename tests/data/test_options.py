@@ -116,7 +116,7 @@ def test_what_is_read_keeps_its_options():
     assert reading_of(read("t.csv", target="y", resize=8)) == ("t.csv", Reading("y", resize=8))
     assert reading_of(prepared(read("t.npz"))) == ("t.npz", Reading(prepared=True))
     assert reading_of("t.csv") == ("t.csv", PLAIN)
-    with pytest.raises(TypeError, match=r"read: expected source, target, task, .*, found colur="):
+    with pytest.raises(TypeError, match=r"expected its options target, task, .*, found colur$"):
         read("photos", colur="rgb")
 
 
