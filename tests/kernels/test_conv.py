@@ -120,6 +120,16 @@ SPECIAL = {
     "a row, padded and strided": ((1, 5, 1, 3), (4, 5, 1, 1), (1, 2), (0, 1), (1, 1), 1),
     "one pixel": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "one pixel, padded": ((3, 2, 1, 1), (2, 2, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    # Rows of more pixels than a panel of the weight gradient, of many channels and of few; with
+    # steps between taps of which not every residue is read; one image that is one column.
+    "long rows": ((2, 17, 2, 600), (3, 17, 1, 3), (1, 2), (0, 1), (1, 3), 1),
+    "one long row": ((1, 18, 1, 1201), (2, 18, 1, 2), (1, 1), (0, 0), (1, 5), 1),
+    "long rows of few channels": ((3, 2, 1, 700), (5, 2, 1, 9), (1, 2), (0, 4), (1, 1), 1),
+    "long dilated rows of groups": ((1, 6, 2, 530), (4, 3, 2, 3), (1, 1), (1, 2), (1, 2), 2),
+    "a column": ((1, 19, 9, 1), (3, 19, 3, 1), (2, 1), (1, 0), (1, 1), 1),
+    "a column of few channels": ((1, 3, 8, 1), (3, 3, 3, 1), (1, 1), (1, 0), (2, 1), 1),
+    "no window reaches a pixel": ((2, 3, 1, 1), (2, 3, 1, 1), (2, 2), (1, 1), (1, 1), 1),
+    "rows that meet again": ((2, 16, 11, 9), (4, 16, 4, 3), (2, 3), (3, 1), (1, 2), 1),
     # Of one tap: whole and partial tiles of 16 or 32 rows, columns and 64 products.
     "points": ((3, 33, 7, 7), (70, 33, 1, 1), (1, 1), (0, 0), (1, 1), 1),
     "points, whole tiles": ((2, 64, 8, 8), (32, 64, 1, 1), (1, 1), (0, 0), (1, 1), 1),

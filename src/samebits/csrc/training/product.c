@@ -17,42 +17,41 @@ int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m,
     if (samebits_amx_takes(&s, SAMEBITS_AMX_PIXELS))
         return samebits_amx_conv(&s, x, w, out, crew(&s, threads));
 #endif
-    int64_t pairs = (k + 1) / 2, panels = (n + NR - 1) / NR, blocks = (m + MR - 1) / MR;
-    int64_t largest = 0;
-    int16_t *packed = scratch(panels * pairs * 2 * NR * 2);
-    int failed = 0;
-    if (!packed) return -1;
-    memset(packed, 0, (size_t)(panels * pairs * 2 * NR) * 2);
-    for (int64_t r = 0; r < n; r++) {
-        int16_t *column = packed + r / NR * pairs * 2 * NR + r % NR * 2;
-        for (int64_t i = 0; i < k; i++) column[i / 2 * 2 * NR + i % 2] = x[r * k + i];
+    int64_t words = (k + CODES - 1) / CODES, panels = (n + NR - 1) / NR;
+    int64_t blocks = (m + MR - 1) / MR, largest = 0;
+    int32_t *packed = scratch(panels * words * NR * 4), *start = scratch(panels * NR * 4);
+    int failed = !packed || !start;
+    if (!failed) {
+        memset(packed, 0, (size_t)(panels * words * NR * 4));
+        memset(start, 0, (size_t)(panels * NR * 4));
+        for (int64_t r = 0; r < n; r++)
+            start[r] = samebits_column(x + r * k, k, packed + r / NR * words * NR + r % NR);
     }
 #pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
     {
-        int16_t *wide = scratch(MR * pairs * 2 * 2);
-        if (!wide) failed = 1;
+        char *own = failed ? NULL : scratch(MR * words * 4);
+        failed = !own;
+        if (own) memset(own, 0, (size_t)(MR * words * 4));
 #pragma omp for schedule(static)
         for (int64_t block = 0; block < blocks; block++) {
-            if (!wide) continue;
+            if (!own) continue;
             int64_t rows_here = SAMEBITS_MIN(MR, m - block * MR);
-            const int16_t *rows[MR];
+            const void *rows[MR];
             for (int64_t i = 0; i < MR; i++) {
-                int16_t *row = wide + SAMEBITS_MIN(i, rows_here - 1) * pairs * 2;
-                const int8_t *src = w + (block * MR + SAMEBITS_MIN(i, rows_here - 1)) * k;
-                for (int64_t j = 0; j < k; j++) row[j] = src[j];
-                if (k & 1) row[k] = 0;
-                rows[i] = row;
+                int64_t row = block * MR + SAMEBITS_MIN(i, rows_here - 1);
+                samebits_row(w + row * k, k, own + i * words * 4);
+                rows[i] = own + i * words * 4;
             }
             for (int64_t panel = 0; panel < panels; panel++) {
                 int64_t cols = SAMEBITS_MIN(NR, n - panel * NR);
-                const int16_t *b = packed + panel * pairs * 2 * NR;
+                const int32_t *b = packed + panel * words * NR;
                 int32_t tile[MR][NR], top = 0;
                 Acc acc;
-                acc_clear(&acc);
+                acc_begin(&acc, start + panel * NR);
                 if (cols > LANES)
-                    acc_rows(&acc, rows, b, pairs, 2);
+                    acc_rows(&acc, rows, b, words, 2, SAMEBITS_BYTES);
                 else
-                    acc_rows(&acc, rows, b, pairs, 1);
+                    acc_rows(&acc, rows, b, words, 1, SAMEBITS_BYTES);
                 acc_store(&acc, tile);
                 for (int64_t j = 0; j < cols; j++) {
                     int32_t *o = out + (panel * NR + j) * m + block * MR;
@@ -65,8 +64,8 @@ int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m,
                 largest = SAMEBITS_MAX(largest, top);
             }
         }
-        free(wide);
+        free(own);
     }
-    free(packed);
+    free(packed), free(start);
     return failed ? -1 : largest;
 }
