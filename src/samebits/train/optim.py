@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.moments import Draw
 from samebits.kernels.optimize import (
@@ -166,6 +166,18 @@ class IntegerOptimizer(torch.optim.Optimizer):
 
         return step
 
+    def announce(self) -> list[Tensor]:
+        """Put the coefficients of groups where a step that a device replays reads them; what such a
+        step changes."""
+        made = self._made
+        if made is None or made.roster is None or made.others:
+            raise UnsupportedError(
+                "expected parameters that one call of the kernels updates, found others; make a "
+                "step by `step` first"
+            )
+        options = (*[self._options(group) for group in self.param_groups],)
+        return kernels.announce(made.roster, options)
+
     def _parameters(self) -> list[Any]:
         """Those of all groups, in order."""
         return [p for group in self.param_groups for p in group["params"]]
@@ -225,7 +237,7 @@ class IntegerOptimizer(torch.optim.Optimizer):
             parameter, group = parameters[place], groups[place]
             state, codes = self._kept(parameter), parameter.parts[0][0]
             own = (codes, weight.delayed, weight.cell)
-            if once and kernels.enrols(*own, self._options(self.param_groups[group]).is_adam):
+            if once and kernels.enrols(*own):
                 state.numbers = kernels.kept_on(codes.device, state.numbers)
                 names = self._moments(self.param_groups[group])
                 entry = Entry(
