@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,6 +138,21 @@ def test_labels_that_are_none(label):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
+def test_any_number_of_workers_gives_one_hash(tmp_path):
+    """Processes that exchange by gloo what GPUs exchange by NCCL."""
+    script, hashes = Path(__file__).with_name("triton_workers.py"), {}
+    torchrun = ("-m", "torch.distributed.run", "--standalone")
+    for name, count in (("native", 1), ("triton", 1), ("triton", 2), ("triton", 4)):
+        launcher = (*torchrun, f"--nproc-per-node={count}") if count > 1 else ()
+        out = tmp_path / f"{name} {count}"
+        command = [sys.executable, *launcher, script, out, name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr
+        hashes[name, count] = json.loads((out / "result.json").read_text())["sha256"]
+    assert len(set(hashes.values())) == 1, hashes
+
+
 # --- one graph ----------------------------------------------------------------------------------
 
 
@@ -262,13 +281,21 @@ def test_values_at_their_ends():
             assert (found.tolist(), int(own)) == wanted
 
 
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_adam_at_its_ends(decoupled):
+RULES = {
+    "adam": (Adam, {"betas": (0.8, 0.99)}, (-20, -500, -60, -128, 3, -20)),
+    "adamw": (Adam, {"betas": (0.8, 0.99), "decoupled": True}, (-20, -500, 3)),
+    "sgd": (SGD, {"momentum": 0.9, "nesterov": True}, (-20, 10, 40, -200, 60, -128)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_optimizers_at_their_ends(rule):
     """Steps by gradients of all sizes, zeros among them, beside those in C."""
     rng, ends = random.Random(7), []
+    make, options, exponents = RULES[rule]
     size = 300
     given = []
-    for e in (-20, -500, -60, -128, 3, -20):
+    for e in exponents:
         top = rng.choice((0, 1, 1000, 0x7F7F7F7F))
         given.append(([rng.randint(-top, top) for _ in range(size)], e))
     interpreted.realisation()
@@ -276,8 +303,7 @@ def test_adam_at_its_ends(decoupled):
         with kernels.use(name):
             draw = torch.Generator().manual_seed(2)
             parameter = BFPParameter.from_real(torch.randn(size, generator=draw))
-            options = {"weight_decay": 0.125, "decoupled": decoupled, "betas": (0.8, 0.99)}
-            optimizer = Adam([parameter], lr=0.01, **options)
+            optimizer = make([parameter], lr=0.01, weight_decay=0.125, **options)
             for codes, exponent in given:
                 parameter.grad = BFPTensor(torch.tensor(codes, dtype=torch.int32), exponent)
                 optimizer.step()
