@@ -147,7 +147,7 @@ def test_any_number_of_workers_gives_one_hash(tmp_path):
         launcher = (*torchrun, f"--nproc-per-node={count}") if count > 1 else ()
         out = tmp_path / f"{name} {count}"
         command = [sys.executable, *launcher, script, out, name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
         assert done.returncode == 0, done.stderr
         hashes[name, count] = json.loads((out / "result.json").read_text())["sha256"]
     assert len(set(hashes.values())) == 1, hashes
