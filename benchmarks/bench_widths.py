@@ -33,6 +33,7 @@ def measured(arch: str, seeds: int, epochs: int) -> dict[str, Any]:
                 found = train(config, load_digits(), Path(folder, "run"), reporter=Silent())
             assert found.accuracy is not None
             points[widths].append(100 * found.accuracy)
+            print(arch, seed, widths, points[widths][-1], flush=True)
     differences = [b - a for a, b in zip(*points.values(), strict=True)]
     return {
         "arch": arch,
@@ -46,8 +47,8 @@ def measured(arch: str, seeds: int, epochs: int) -> dict[str, Any]:
 def main() -> None:
     """Print a line for each network, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []

@@ -52,6 +52,7 @@ class Slots:
 
     def __init__(self, device: torch.device) -> None:
         self.memory, self.taken = torch.zeros(0, dtype=torch.int64, device=device), 0
+        self.former = list[Tensor]()  # which a captured step may still use
 
     def take(self, count: int) -> Tensor:
         """So many cells of 0."""
@@ -75,6 +76,7 @@ def slots(device: torch.device) -> Iterator[None]:
         _SLOTS[device] = Slots(device)
     own = _SLOTS[device]
     if own.taken > len(own.memory):
+        own.former.append(own.memory)
         own.memory = own.memory.new_empty(own.taken)
     own.memory.zero_()
     own.taken = 0
