@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from samebits import kernels
+from samebits import kernels, progress
 from samebits.errors import UnsupportedError
 
 
@@ -47,8 +47,9 @@ def cuda_graph(act: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 class CapturedStep:
     """A step whose second call captures it, and whose later ones replay that.
 
-    The first makes what is made once: compiled kernels, tables, the optimizer's state. Batches of
-    another shape than the first, and steps whose learning rate is 0, are made launch by launch.
+    The first makes what is made once: compiled kernels, tables, the optimizer's state. Steps whose
+    learning rate is 0, and batches of another shape, go to the step itself; all do where a capture
+    fails, as that of a step that reads a number, and a note says so.
     """
 
     def __init__(
@@ -74,12 +75,17 @@ class CapturedStep:
         self._images.copy_(images, non_blocking=True)
         self._target.copy_(target, non_blocking=True)
         self._number.fill_(step)
-        changed = self._step.optimizer.announce()
-        if self._replay is None:
-            number = kernels.number(self._number, copied=False)
-            self._replay, self._loss = self._capture(
-                lambda: self._step(self._images, self._target, number)
-            )
+        try:
+            changed = self._step.optimizer.announce()
+            if self._replay is None:
+                number = kernels.number(self._number, copied=False)
+                self._replay, self._loss = self._capture(
+                    lambda: self._step(self._images, self._target, number)
+                )
+        except (RuntimeError, UnsupportedError) as error:
+            self._kind = ("never",)
+            progress.note(f"steps are launched one by one: {error}")
+            return self._step(images, target, step)
         self._replay()
         torch.autograd.graph.increment_version(changed)
         return self._loss
