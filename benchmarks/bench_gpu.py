@@ -26,7 +26,7 @@ import machine
 from samebits import kernels
 from samebits.train import SGD, BFPTensor, convert, recording
 from samebits.train.architectures import PatchTransformer, build, gpt, initialise
-from samebits.train.captured import CapturedStep
+from samebits.train.captured import ReplayedStep
 from samebits.train.late import LateStep
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.whole import Taken
@@ -93,7 +93,7 @@ def hashed(network: Network, realisation: str, steps: int, count: int) -> str:
     with kernels.use(realisation):
         images, target = batch_of(network, count)
         late, twin = late_step(network, device, (images, target))
-        step = CapturedStep(late) if device.type == "cuda" else late
+        step = ReplayedStep(late) if device.type == "cuda" else late
         losses = [step(images.to(device), target.to(device)).read() for _ in range(steps)]
         state = parameter_sha256({k: v.cpu() for k, v in twin.state_dict().items()})
     return hashlib.sha256(f"{state} {losses}".encode()).hexdigest()
@@ -104,7 +104,7 @@ def bfp(captured: bool) -> Callable[[Network, tuple[Tensor, Tensor]], Callable[[
 
     def make(network: Network, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
         step, _ = late_step(network, DEVICE, batch)
-        run = CapturedStep(step) if captured and GPU else step
+        run = ReplayedStep(step) if captured and GPU else step
         images, target = (v.to(DEVICE) for v in batch)
         run(images, target)  # the next one captures
         return lambda: run(images, target)

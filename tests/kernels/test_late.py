@@ -25,7 +25,7 @@ from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.spec.training.clipping import clip_norm, clip_value
 from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, recording
 from samebits.train.architectures import gpt, initialise
-from samebits.train.captured import CapturedStep, cuda_graph
+from samebits.train.captured import ReplayedStep, cuda_graph
 from samebits.train.late import LateStep, LateUsualStep
 from samebits.train.run.checkpoint import parameter_sha256
 from samebits.train.whole import Taken
@@ -208,7 +208,7 @@ def test_a_captured_step_gives_the_same_bits(name):
     for capture in (None, interpreted.captured):
         with kernels.use("triton"):
             step, twin = late_step(make(), batches[0][0], name == "adam")
-            taken = step if capture is None else CapturedStep(step, capture)
+            taken = step if capture is None else ReplayedStep(step, capture)
             losses = []
             for number, (images, labels) in enumerate(batches):
                 for group in step.optimizer.param_groups:
@@ -231,7 +231,7 @@ def test_what_is_not_replayed(caplog):
         with kernels.use("triton"):
             model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
             step, twin = late_step(model, BATCHES[0][0])
-            taken = step if capture is None else CapturedStep(step, capture)
+            taken = step if capture is None else ReplayedStep(step, capture)
             for number, (images, labels) in enumerate(BATCHES):
                 for group in step.optimizer.param_groups:
                     group["lr"] = 0.0 if number == 2 else 0.1

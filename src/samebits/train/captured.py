@@ -17,7 +17,7 @@ from samebits import kernels, progress
 from samebits.errors import UnsupportedError
 
 
-class Step(Protocol):
+class LaunchedStep(Protocol):
     """A step that may be captured (`late.LateStep`)."""
 
     @property
@@ -44,7 +44,7 @@ def cuda_graph(act: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
     return graph.replay, found
 
 
-class CapturedStep:
+class ReplayedStep:
     """A step whose second call captures it, and whose later ones replay that.
 
     The first makes what is made once: compiled kernels, tables, the optimizer's state. Steps whose
@@ -54,7 +54,7 @@ class CapturedStep:
 
     def __init__(
         self,
-        step: Step,
+        step: LaunchedStep,
         capture: Callable[[Callable[[], Any]], tuple[Callable[[], None], Any]] = cuda_graph,
     ) -> None:
         self._step, self._capture = step, capture

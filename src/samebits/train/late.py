@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from samebits import kernels
 from samebits.kernels.routine import NotRecordableError
-from samebits.train.captured import CapturedStep
+from samebits.train.captured import ReplayedStep
 from samebits.train.convert import is_by_rows
 from samebits.train.graph import TrainingGraph
 from samebits.train.optim import IntegerOptimizer
@@ -114,7 +114,7 @@ class LateUsualStep:
         step = LateStep(graph, optimizer, taken, shards, clip)
         self._step: Callable[..., LateLoss] = step
         if device.type == "cuda":
-            self._step = CapturedStep(step)
+            self._step = ReplayedStep(step)
         self._model, self._guard, self._optimizer = model, Guard(model), optimizer
         self._device, self._taken = device, True
 

@@ -40,6 +40,7 @@ from samebits.spec import formats
 from samebits.train import undo
 from samebits.train.lazy import coefficient, lazy_update
 from samebits.train.moments import KINDS, MomentState, stored
+from samebits.train.options import adam_options, sgd_options
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Weight
 
@@ -429,7 +430,7 @@ class SGD(IntegerOptimizer):
     def _options(self, group: dict[str, Any]) -> StepOptions:
         lr, decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
         rest = (group["nesterov"], group["rounding"], group["seed"])
-        return _sgd_options(float(lr), float(decay), float(momentum), *rest)
+        return sgd_options(float(lr), float(decay), float(momentum), *rest)
 
     def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
         return _MOMENTUM[:1] if group["momentum"] else ()
@@ -485,20 +486,6 @@ class SGD(IntegerOptimizer):
 _MOMENTUM = ("momentum", "momentum_exponent", "momentum_largest")
 """V, its exponent and its largest code: the common exponent of the next step follows from that, and
 reading V to find it would cost a step 3 %."""
-
-
-@functools.lru_cache(maxsize=64)
-def _sgd_options(
-    lr: float, decay: float, momentum: float, nesterov: bool, rounding: str, seed: int
-) -> StepOptions:
-    """StepOptions of SGD as a roster takes them. Raises InputError."""
-    bits = undo.bits_of
-    return StepOptions(
-        *(False, nesterov, rounding == "stochastic", seed),
-        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
-        *(*(coefficient(decay, "weight decay") or (0, 0)), bits(decay)),
-        *(*(coefficient(momentum, "momentum") or (0, 0)), bits(momentum)),
-    )
 
 
 def _memory_of_momentum(terms: SGDTerms, state: MomentState) -> Tensor:
@@ -560,7 +547,7 @@ class Adam(IntegerOptimizer):
     def _options(self, group: dict[str, Any]) -> StepOptions:
         numbers = (group["lr"], group["weight_decay"], *group["betas"], group["eps"])
         rest = (group["decoupled"], group["rounding"], group["seed"])
-        return _adam_options(*map(float, numbers), *rest)
+        return adam_options(*map(float, numbers), *rest)
 
     def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("first", "root")
@@ -601,24 +588,3 @@ class Adam(IntegerOptimizer):
         out = torch.empty_like(codes, dtype=torch.int16)
         state["first_exponent"], state["root_exponent"], e_p = k.adam(terms, out)
         return out, e_p
-
-
-@functools.lru_cache(maxsize=64)
-def _adam_options(
-    lr: float,
-    decay: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decoupled: bool,
-    rounding: str,
-    seed: int,
-) -> StepOptions:
-    """StepOptions of Adam as a roster takes them. Raises InputError."""
-    bits = undo.bits_of
-    return StepOptions(
-        *(True, False, rounding == "stochastic", seed),
-        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
-        *(0, 0, bits(decay), 0, 0, 0, bits(1.0 - beta1) + bits(eps)),
-        *(beta1, beta2, 0.0 if decoupled else decay, decay if decoupled else 0.0, eps),
-    )

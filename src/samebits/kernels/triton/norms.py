@@ -38,8 +38,8 @@ def is_finite(x):
 
 @triton.jit
 def unfit(v, what):
-    """What the flag gets for numbers: 0 if all are finite, else what is the matter, and NAN where
-    one is no number."""
+    """The flag for numbers: 0 if all are finite, else `what`, and NAN beside it where one is no
+    number."""
     nan = tl.max((v != v).to(tl.int64), 0)
     bad = tl.max((~is_finite(v)).to(tl.int64), 0)
     return bad * what + nan * NAN
@@ -221,16 +221,16 @@ def running(mean, variance, sums, e_z, e_z_by, n, C, by, flag, BLOCK: tl.constex
     """(1 - by) * old + by * new of mean and variance, in place, unless the flag is up; sums of n
     codes."""
     if tl.load(flag) == 0:
-        c, n = tl.arange(0, BLOCK), wide(n)
+        c, count = tl.arange(0, BLOCK), wide(n)
         inside = c < C
         e, weight = number(e_z, e_z_by), real(by)
         s1 = tl.load(sums + c, mask=inside, other=0)
-        spread = spread_of(s1, tl.load(sums + C + c, mask=inside, other=0), n)
-        new = ldexp(s1.to(tl.float64) / n.to(tl.float64), e)
+        spread = spread_of(s1, tl.load(sums + C + c, mask=inside, other=0), count)
+        new = ldexp(s1.to(tl.float64) / count.to(tl.float64), e)
         old = tl.load(mean + c, mask=inside, other=0.0).to(tl.float64)
         found = (1.0 - weight) * old + weight * new
         tl.store(mean + c, found.to(mean.dtype.element_ty), mask=inside)
-        new = ldexp(spread / (n * (n - 1)).to(tl.float64), 2 * e)
+        new = ldexp(spread / (count * (count - 1)).to(tl.float64), 2 * e)
         old = tl.load(variance + c, mask=inside, other=0.0).to(tl.float64)
         found = (1.0 - weight) * old + weight * new
         tl.store(variance + c, found.to(variance.dtype.element_ty), mask=inside)
