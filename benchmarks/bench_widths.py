@@ -47,12 +47,13 @@ def measured(arch: str, seeds: int, epochs: int) -> dict[str, Any]:
 def main() -> None:
     """Print a line for each network, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nets", nargs="+", default=["mlp", "cnn"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []
-    for arch in ("mlp", "cnn"):
+    for arch in arguments.nets:
         rows.append(measured(arch, arguments.seeds, arguments.epochs))
         print(rows[-1], flush=True)
     if arguments.out:
