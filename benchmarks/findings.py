@@ -195,6 +195,18 @@ def losses(found: Found) -> Findings:
     return made
 
 
+def widths(found: Found) -> Findings:
+    """Test accuracies by the third width, seed by seed, and the mean of their differences."""
+    made, rows = Findings(), list[list[str]]()
+    for each in found["networks"]:
+        shown = [", ".join(f"{v:.1f}" for v in points) for points in each["points"].values()]
+        difference = f"{each['mean']:+.2f} +- {each['error']:.2f}"
+        rows.append([each["arch"], str(each["epochs"]), *shown, difference])
+    titles = ["epochs", "`8,16,32`", "`8,16,16`", "difference"]
+    made.table("networks", ["network", *titles], rows)
+    return made
+
+
 def seeds(*runs: Found) -> Findings:
     """One line of the evidence, seed by seed: accuracies, losses, and the mean of the differences.
 

@@ -35,7 +35,8 @@ from bench_gpu import resnet18, vision
 from samebits import kernels
 from samebits.kernels.triton import launch
 from samebits.kernels.triton.realisation import Triton
-from samebits.train import SGD, BFPTensor, convert, recording
+from samebits.train import SGD, Adam, BFPTensor, convert, recording
+from samebits.train.clip import clip_grad_value_, limit_grad_norm_
 from samebits.train.late import LateStep
 from samebits.train.whole import Taken
 
@@ -111,17 +112,28 @@ def compiled(call: Launch) -> dict[str, Any]:
     }
 
 
-def step_of(model: nn.Module, images: Tensor, target: Tensor) -> Callable[[], None]:
-    """A step of training, whose numbers nobody reads."""
-    twin = convert(model)
+def step_of(
+    model: nn.Module, images: Tensor, target: Tensor, adam: bool = False
+) -> Callable[[], None]:
+    """A step of training, whose numbers nobody reads. adam: that, and clipped gradients."""
+    twin = convert(model, widths=(8, 16, 16) if adam else (8, 16, 32))
+    twin.train()
     graph, _ = recording.traced(twin, BFPTensor.from_real(images))
 
     def act() -> None:
         parameters = [copy.deepcopy(p) for p in graph.parameters]  # numbers where Triton has them
+        own, taken = replace(graph, parameters=(*parameters,)), Taken(8, False)
+        if adam:
+            rule = Adam(parameters, lr=0.01, weight_decay=0.1, decoupled=True)
+
+            def clip() -> None:
+                clip_grad_value_(parameters, 0.1)
+                limit_grad_norm_(parameters, 0.1)
+
+            LateStep(own, rule, taken, clip=clip)(images, target)
+            return
         optimizer = SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
-        LateStep(replace(graph, parameters=(*parameters,)), optimizer, Taken(8, False))(
-            images, target
-        )
+        LateStep(own, optimizer, taken)(images, target)
 
     return act
 
@@ -133,8 +145,13 @@ def main() -> None:
     options = parser.parse_args()
     images = torch.rand((4, 3, 224, 224), generator=torch.Generator().manual_seed(1))
     launches: dict[str, Launch] = {}
-    for model in (resnet18(), vision(1)):
-        launches |= {str(call): call for call in noted(step_of(model, images, torch.arange(4)))}
+    small = nn.Sequential(
+        *(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Dropout(0.25)),
+        *(nn.Linear(192, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+    for model, adam in ((resnet18(), False), (vision(1), False), (small, True)):
+        step = step_of(model, images, torch.arange(4), adam)
+        launches |= {str(call): call for call in noted(step)}
     rows = []
     for call in launches.values():
         rows.append(compiled(call))

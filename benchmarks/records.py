@@ -111,6 +111,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     ),
     "transformers": ("benchmarks/bench_accuracy.py --only vit bert", findings.accuracy),
     "versions": ("tools/test_versions.py", findings.versions),
+    "widths": ("benchmarks/bench_widths.py --nets mlp", findings.widths),
     "workers": ("benchmarks/bench_workers.py", findings.workers),
 }
 

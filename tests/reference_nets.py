@@ -753,17 +753,17 @@ def state_of(net: nn.Module, by_rows: bool, widths: Mapping[str, tuple[int, int,
     parameters = {}
     for name, parameter in net.named_parameters():
         values, shape = parameter.detach().flatten().tolist(), tuple(parameter.shape)
-        values_width, gradients, _ = widths.get(name.split(".")[0], (8, 16, 32))
+        own_widths = widths.get(name.split(".")[0], (8, 16, 32))
         rows = shape[0] if by_rows and len(shape) > 1 else 1
         size = len(values) // rows
         states = [
-            formats.initial_weight(values[i * size : (i + 1) * size], name, values_width)
+            formats.initial_weight(values[i * size : (i + 1) * size], name, own_widths[0])
             for i in range(rows)
         ]
         codes, delayed = ([v for state in states for v in state[part]] for part in (0, 1))
         own = tuple(state[2] for state in states)
         weight = (codes, delayed, own if by_rows and len(shape) > 1 else own[0])
-        parameters[name] = Parameter(weight, shape, (values_width, gradients))
+        parameters[name] = Parameter(weight, shape, own_widths)
     buffers = {
         name: b.double().tolist()
         for name, b in net.named_buffers()

@@ -95,9 +95,7 @@ def summed(parts: Sequence[Array], bits: int) -> formats.Tensor:
 def reference_run(config: TrainConfig, data: Dataset, model: nn.Module) -> Run:
     """All steps of a run from an initialised float model."""
     widths, by_rows = Widths.parse(config.widths), config.exponents != "tensor"
-    names = {
-        name.split(".")[0]: (widths.values, widths.gradients, 32) for name in model.state_dict()
-    }
+    names = {name.split(".")[0]: tuple(widths) for name in model.state_dict()}
     parameters, buffers = state_of(model, by_rows, names)
     if config.exponents == "row-shift":
         buffers |= {f"{name}.{PEAKS}": [0.0] * size for name, size in SHIFTING.items()}

@@ -40,7 +40,7 @@ LEVELS: dict[str, list[Row]] = {  # of every factor: what it adds to a run's opt
         {"optimizer": "adamw", "lr": 0.02},
     ],
     "exponents": [{"exponents": name} for name in ("tensor", "row", "row-shift")],
-    "widths": [{"widths": text} for text in ("8,16,32", "6,12,32", "4,9,32")],
+    "widths": [{"widths": text} for text in ("8,16,32", "6,12,16", "4,9,32")],
     "clip": [{}, {"clip_norm": 0.3}, {"clip_value": 0.02}, {"clip_norm": 0.2, "clip_value": 0.05}],
     "schedule": [
         {"schedule": "constant"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,18 @@ def check(on_gpu: Tensor, on_cpu: Tensor) -> None:
 
 def test_selftest() -> None:
     assert selftest.failures(Eager(), "cuda") == []
+
+
+def test_kernels_in_triton_give_the_cpus_bits(tmp_path: Path) -> None:
+    """Steps of three networks, replayed as CUDA graphs; in a process that compiles kernels."""
+    script = Path(__file__).parents[2] / "benchmarks" / "bench_gpu.py"
+    given = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, script, "--seconds", "0", "--out", tmp_path / "record.json"],
+        capture_output=True, text=True, check=False, timeout=900, env=given,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("equals the CPU") == 3
 
 
 @pytest.mark.parametrize("geometry", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 1, 2, 2), (2, 2, 1, 8)])

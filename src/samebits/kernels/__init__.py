@@ -15,7 +15,7 @@ import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,23 +27,29 @@ from samebits.kernels.build import BuildError
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape, Window, conv_shape
 from samebits.kernels.native import Native
-from samebits.kernels.optimize import is_taken
+from samebits.kernels.optimize import Roster, StepOptions, is_taken
+from samebits.kernels.protocol import Part, WholePart
 from samebits.kernels.routine import NotRecordableError, RoutineRecorder
 
 __all__ = [
     "ConvShape",
     "Kernels",
     "Window",
+    "announce",
     "cell",
     "check",
     "chosen",
+    "clipped_by_norm",
+    "clipped_by_value",
     "conv_shape",
     "enrols",
+    "keeps_numbers",
     "kept_on",
     "number",
     "of",
     "realisation",
     "recording",
+    "slots",
     "use",
 ]
 
@@ -131,18 +137,39 @@ def realisation(device: str = "cpu") -> str:
     return name
 
 
-def number(cell: Tensor) -> int:
-    """The number in a cell, int64 []; where the kernels keep numbers on a device, not read yet."""
-    if realisation(cell.device.type) != "triton":
+def keeps_numbers(device: torch.device) -> bool:
+    """Whether the kernels of a device keep exponents and largest magnitudes in its memory."""
+    return realisation(device.type) == "triton"
+
+
+def number(cell: Tensor, copied: bool = True) -> int:
+    """The number in a cell, int64 []; where the kernels keep numbers on a device, not read yet.
+
+    copied: as it is now, whatever the cell holds later
+    """
+    if not keeps_numbers(cell.device):
         return int(cell)
     from samebits.kernels.triton.numbers import DeviceNumber
 
-    return DeviceNumber(cell.clone())
+    return DeviceNumber(cell.clone() if copied else cell)
+
+
+@contextlib.contextmanager
+def slots(device: torch.device) -> Iterator[None]:
+    """Let the largest magnitudes inside a with block, a step, lie in memory that one launch clears,
+    where the kernels of a device keep them; they are gone in the next one."""
+    if not keeps_numbers(device):
+        yield
+        return
+    from samebits.kernels.triton import launch
+
+    with launch.slots(device):
+        yield
 
 
 def cell(value: int, device: torch.device) -> Tensor:
     """A number in a cell, int64 [], where the kernels of a device keep numbers."""
-    own = device if realisation(device.type) == "triton" else torch.device("cpu")
+    own = device if keeps_numbers(device) else torch.device("cpu")
     return torch.tensor(int(value), device="cpu").to(own)
 
 
@@ -157,26 +184,48 @@ def chosen() -> str:
     return name
 
 
-def enrols(codes: Tensor, delayed: Tensor, cell: Tensor, is_adam: bool) -> bool:
+def enrols(codes: Tensor, delayed: Tensor, cell: Tensor) -> bool:
     """Whether `optimize` of the kernels takes a weight, W, A and the cell of its exponent."""
     name = realisation(codes.device.type)
-    whole = name == "triton" and cell.dim() == 0 and not is_adam
+    whole = name == "triton" and cell.dim() == 0
     return (name == "native" or whole) and is_taken(codes, delayed, cell)
 
 
 def kept_on(device: torch.device, numbers: Any) -> Any:
     """The numbers that an optimizer keeps of a parameter, where the kernels of a device do."""
-    if realisation(device.type) != "triton":
+    if not keeps_numbers(device):
         return numbers
     from samebits.kernels.triton.steps import DeviceNumbers
 
     return numbers if isinstance(numbers, DeviceNumbers) else DeviceNumbers(numbers, device)
 
 
+def clipped_by_value(part: Part, limit: float) -> WholePart:
+    """A gradient within +-limit, by the kernels of a device that keep numbers there."""
+    from samebits.kernels.triton import limits
+
+    return limits.by_value(of(part[0]), part, limit)
+
+
+def clipped_by_norm(parts: Sequence[Part], limit: float) -> list[WholePart]:
+    """Gradients within a common norm, as above."""
+    from samebits.kernels.triton import limits
+
+    return limits.by_norm(of(parts[0][0]), parts, limit)
+
+
+def announce(roster: Roster, options: Sequence[StepOptions]) -> list[Tensor]:
+    """Write the coefficients of a roster's step on a device, which reads them; what it changes."""
+    from samebits.kernels.triton import steps
+
+    steps.write_rates(roster, options)
+    return steps.written(roster)
+
+
 def check(device: torch.device) -> None:
     """Raise RangeError if kernels of a device have found an exponent out of range, since the last
     look. Waits for the device where they keep such numbers there."""
-    if realisation(device.type) == "triton":
+    if keeps_numbers(device):
         from samebits.kernels.triton import numbers
 
         numbers.check(device)

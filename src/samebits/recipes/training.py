@@ -118,7 +118,8 @@ class Numerics(Recipe):
     )
     widths: str = option(
         default="8,16,32",
-        help="Bits of weights and activations (4 to 8), of gradients (up to 16), and 32.",
+        help="Bits of weights and activations (4 to 8), of gradients (up to 16), and 32, or 16 for "
+        "weight gradients from 16-bit ones.",
         metavar="A,B,C",
     )
     rounding: str = option(

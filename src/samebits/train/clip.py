@@ -59,6 +59,20 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float) -> f
 
 
 @torch.no_grad()
+def limit_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> None:
+    """`clip_grad_norm_`, but that nobody is told the norm, and so nobody waits for a device."""
+    parameters = list(parameters)
+    gradients = _gradients(parameters)
+    if not gradients or not kernels.keeps_numbers(gradients[0].device):
+        clip_grad_norm_(parameters, max_norm)
+        return
+    limit = check_limit(max_norm, "max_norm")
+    clipped = kernels.clipped_by_norm([g.resolved() for g in gradients], limit)
+    for gradient, part in zip(gradients, clipped, strict=True):
+        _replace(gradient, part, None)
+
+
+@torch.no_grad()
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Bring every element of the gradients of BFP parameters to within +-`clip_value`.
 
@@ -68,6 +82,10 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """
     limit = Fraction(check_limit(clip_value, "clip_value"))
     for gradient in _gradients(parameters):
+        if kernels.keeps_numbers(gradient.device):
+            part = kernels.clipped_by_value(gradient.resolved(), float(limit))
+            _replace(gradient, part, None)
+            continue
         codes, exponent = _resolved(gradient)
         most = math.floor(limit / formats.power(exponent))
         if kernels.of(codes).largest_of(codes) > most:
@@ -97,8 +115,8 @@ def _resolved(gradient: BFPTensor) -> WholePart:
     return codes, int(exponent)
 
 
-def _replace(gradient: BFPTensor, part: WholePart, bound: int) -> None:
-    """Give a gradient other codes, of magnitudes up to `bound`."""
+def _replace(gradient: BFPTensor, part: WholePart, bound: int | None) -> None:
+    """Give a gradient other codes, of magnitudes up to `bound`, or of which none is known."""
     gradient.value = BFPValue(*part, bound=bound)
 
 

@@ -2,27 +2,44 @@
 
 Between the first launch of a step and the last nothing is read: exponents, largest magnitudes and
 the optimizer's numbers lie on the device (`kernels.triton`). From the step on in which an exponent
-leaves its range no parameter and no moment changes any more, until `LateLoss.read` says so; running
-statistics move on.
+leaves its range, or an index is none, nothing of a model or an optimizer changes any more, until
+`LateLoss.read` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from samebits import kernels
+from samebits.kernels.routine import NotRecordableError
+from samebits.train.captured import ReplayedStep
+from samebits.train.convert import is_by_rows
 from samebits.train.graph import TrainingGraph
 from samebits.train.optim import IntegerOptimizer
+from samebits.train.recording import Guard
 from samebits.train.tensor import BFPTensor
-from samebits.train.whole import Computed, Taken, apply_updates, computed, mean_loss
+from samebits.train.whole import (
+    Batch,
+    Computed,
+    Taken,
+    apply_updates,
+    computed,
+    joined,
+    masked,
+    mean_loss,
+)
 
 
 @dataclass(frozen=True)
 class LateLoss:
-    """The loss of a step, which its numbers give."""
+    """The loss of a step, which its numbers give.
+
+    shards, target: what was computed of each, and the classes of one
+    """
 
     shards: Sequence[Computed]
     target: Tensor
@@ -30,7 +47,8 @@ class LateLoss:
     def read(self) -> float:
         """The mean loss. Waits for the device.
 
-        Raises RangeError where an exponent has left its range in this step or one before.
+        Raises RangeError where an exponent has left its range in this step or one before, and
+        InputError for an index out of range.
         """
         kernels.check(self.target.device)
         return mean_loss(self.shards, self.target)
@@ -38,21 +56,87 @@ class LateLoss:
 
 @dataclass(frozen=True)
 class LateStep:
-    """A step of classes: the passes of a graph, running state, and the optimizer's step.
+    """A step of classes: the passes of a graph, the optimizer's step, and running state.
 
     taken: how the model takes its input
+    shards: into which a batch is cut
+    clip:  changes gradients before the optimizer takes them
     """
 
     graph: TrainingGraph
     optimizer: IntegerOptimizer
     taken: Taken
+    shards: int = 1
+    clip: Callable[[], None] | None = None
 
-    def __call__(self, images: Tensor, target: Tensor) -> LateLoss:
-        """Make a step by one shard of samples and class indices, both on the device."""
+    def __call__(self, images: Tensor, target: Tensor, step: int = 0) -> LateLoss:
+        """Make a step by samples and class indices, both on the device.
+
+        step: its number, for the masks of dropouts; it may lie in a cell. Raises
+        NotRecordableError, and has changed nothing, for another output than a vector of classes.
+        """
         weights = [p.value for p in self.graph.parameters]
-        done = computed(self.graph, (images, target), weights, self.taken, 1.0)
-        apply_updates(done.updates)
-        for p, gradient in zip(self.graph.parameters, done.gradients, strict=True):
-            p.grad = None if gradient is None else BFPTensor.of(gradient)
-        self.optimizer.step()
-        return LateLoss([done], target)
+        size = len(target) // self.shards
+        done, factor = list[Computed](), 1.0 / self.shards
+        parts = list(zip(images.split(size), target.split(size), strict=True))
+        with kernels.slots(images.device):
+            for shard, part in enumerate(parts):
+                own = masked(self.graph, step, shard)
+                done.append(computed(own, part, weights, self.taken, factor))
+            gradients = map(joined, zip(*(each.gradients for each in done), strict=True))
+            for p, gradient in zip(self.graph.parameters, gradients, strict=True):
+                p.grad = None if gradient is None else BFPTensor.of(gradient)
+            if self.clip is not None:
+                self.clip()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            for found in done:
+                apply_updates(found.updates)
+        return LateLoss(done, parts[0][1])
+
+
+class LateUsualStep:
+    """An engine's step of classes on a device, whose loss is read when all is done.
+
+    guard: of the model, as it is in training
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: IntegerOptimizer,
+        graph: TrainingGraph,
+        shards: int,
+        clip: Callable[[], None] | None,
+        device: torch.device,
+    ) -> None:
+        taken = Taken(getattr(model, "input_bits", 8), is_by_rows(model))
+        step = LateStep(graph, optimizer, taken, shards, clip)
+        self._step: Callable[..., LateLoss] = step
+        if device.type == "cuda":
+            self._step = ReplayedStep(step)
+        self._model, self._guard, self._optimizer = model, Guard(model), optimizer
+        self._device, self._taken = device, True
+
+    def __call__(self, batch: Batch, lr: float, step: int) -> float | None:
+        """As that of `whole.UsualStep`."""
+        images, target = batch
+        if not self._guard.holds():
+            self._model.train()
+        if not self._taken or not self._guard.holds() or not _is_plain(target):
+            return None
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        try:
+            loss = self._step(images.to(self._device), target.to(self._device), step)
+        except NotRecordableError:
+            self._taken = False
+            return None
+        return loss.read()
+
+
+def _is_plain(target: Tensor) -> bool:
+    """Whether a batch's labels are class indices that all count, as far as the host knows them."""
+    if target.is_floating_point():
+        return False
+    return target.is_cuda or not target.numel() or int(target.min()) >= 0

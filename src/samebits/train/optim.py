@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from samebits import kernels
-from samebits.errors import CheckpointError, InputError, RangeError
+from samebits.errors import CheckpointError, InputError, RangeError, UnsupportedError
 from samebits.kernels.adam import AdamTerms
 from samebits.kernels.moments import Draw
 from samebits.kernels.optimize import (
@@ -40,6 +40,7 @@ from samebits.spec import formats
 from samebits.train import undo
 from samebits.train.lazy import coefficient, lazy_update
 from samebits.train.moments import KINDS, MomentState, stored
+from samebits.train.options import adam_options, sgd_options
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import Weight
 
@@ -166,6 +167,18 @@ class IntegerOptimizer(torch.optim.Optimizer):
 
         return step
 
+    def announce(self) -> list[Tensor]:
+        """Put the coefficients of groups where a step that a device replays reads them; what such a
+        step changes."""
+        made = self._made
+        if made is None or made.roster is None or made.others:
+            raise UnsupportedError(
+                "expected parameters that one call of the kernels updates, found others; make a "
+                "step by `step` first"
+            )
+        options = (*[self._options(group) for group in self.param_groups],)
+        return kernels.announce(made.roster, options)
+
     def _parameters(self) -> list[Any]:
         """Those of all groups, in order."""
         return [p for group in self.param_groups for p in group["params"]]
@@ -225,7 +238,7 @@ class IntegerOptimizer(torch.optim.Optimizer):
             parameter, group = parameters[place], groups[place]
             state, codes = self._kept(parameter), parameter.parts[0][0]
             own = (codes, weight.delayed, weight.cell)
-            if once and kernels.enrols(*own, self._options(self.param_groups[group]).is_adam):
+            if once and kernels.enrols(*own):
                 state.numbers = kernels.kept_on(codes.device, state.numbers)
                 names = self._moments(self.param_groups[group])
                 entry = Entry(
@@ -417,7 +430,7 @@ class SGD(IntegerOptimizer):
     def _options(self, group: dict[str, Any]) -> StepOptions:
         lr, decay, momentum = group["lr"], group["weight_decay"], group["momentum"]
         rest = (group["nesterov"], group["rounding"], group["seed"])
-        return _sgd_options(float(lr), float(decay), float(momentum), *rest)
+        return sgd_options(float(lr), float(decay), float(momentum), *rest)
 
     def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
         return _MOMENTUM[:1] if group["momentum"] else ()
@@ -473,20 +486,6 @@ class SGD(IntegerOptimizer):
 _MOMENTUM = ("momentum", "momentum_exponent", "momentum_largest")
 """V, its exponent and its largest code: the common exponent of the next step follows from that, and
 reading V to find it would cost a step 3 %."""
-
-
-@functools.lru_cache(maxsize=64)
-def _sgd_options(
-    lr: float, decay: float, momentum: float, nesterov: bool, rounding: str, seed: int
-) -> StepOptions:
-    """StepOptions of SGD as a roster takes them. Raises InputError."""
-    bits = undo.bits_of
-    return StepOptions(
-        *(False, nesterov, rounding == "stochastic", seed),
-        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
-        *(*(coefficient(decay, "weight decay") or (0, 0)), bits(decay)),
-        *(*(coefficient(momentum, "momentum") or (0, 0)), bits(momentum)),
-    )
 
 
 def _memory_of_momentum(terms: SGDTerms, state: MomentState) -> Tensor:
@@ -548,7 +547,7 @@ class Adam(IntegerOptimizer):
     def _options(self, group: dict[str, Any]) -> StepOptions:
         numbers = (group["lr"], group["weight_decay"], *group["betas"], group["eps"])
         rest = (group["decoupled"], group["rounding"], group["seed"])
-        return _adam_options(*map(float, numbers), *rest)
+        return adam_options(*map(float, numbers), *rest)
 
     def _moments(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("first", "root")
@@ -589,24 +588,3 @@ class Adam(IntegerOptimizer):
         out = torch.empty_like(codes, dtype=torch.int16)
         state["first_exponent"], state["root_exponent"], e_p = k.adam(terms, out)
         return out, e_p
-
-
-@functools.lru_cache(maxsize=64)
-def _adam_options(
-    lr: float,
-    decay: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decoupled: bool,
-    rounding: str,
-    seed: int,
-) -> StepOptions:
-    """StepOptions of Adam as a roster takes them. Raises InputError."""
-    bits = undo.bits_of
-    return StepOptions(
-        *(True, False, rounding == "stochastic", seed),
-        *(*(coefficient(lr, "learning rate") or (0, 0)), bits(lr)),
-        *(0, 0, bits(decay), 0, 0, 0, bits(1.0 - beta1) + bits(eps)),
-        *(beta1, beta2, 0.0 if decoupled else decay, decay if decoupled else 0.0, eps),
-    )

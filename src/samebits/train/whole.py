@@ -142,7 +142,7 @@ def record_step(
     drawn = recorder.input_cell(0), recorder.input_cell(0)
     with kernels.recording(recorder, SHARD):
         states = [as_recorded(weight, recorder) for weight in weights]
-        found = computed(_drawn(graph, *drawn), (own[0], own[1]), states, taken, 1.0 / shards)
+        found = computed(masked(graph, *drawn), (own[0], own[1]), states, taken, 1.0 / shards)
         loss = recorder.loss_units(found.entropy.logs, found.entropy.distances, found.exponent)
     results = [*own, loss]
     gradients = list[list[BFPValue | None]]()
@@ -158,7 +158,7 @@ def record_step(
         gradients.append(kept)
         results += [codes for g in kept if g is not None for codes, _ in g.parts]
         results += [torch.from_numpy(v) for update in updates for v in arrays(update).values()]
-    joint = [_joined(of_shards) for of_shards in zip(*gradients, strict=True)]
+    joint = [joined(of_shards) for of_shards in zip(*gradients, strict=True)]
     routine = recorder.finish(*results)
     first, labels, units = (routine.tensor(v) for v in results[:3])
     step = WholeStep(
@@ -171,8 +171,10 @@ def record_step(
     return step
 
 
-def _drawn(graph: TrainingGraph, step: int, shard: int) -> TrainingGraph:
+def masked(graph: TrainingGraph, step: int, shard: int) -> TrainingGraph:
     """A graph whose dropouts have the masks of a shard, in which every layer counts its calls.
+
+    step: its number, which may lie where kernels read it.
 
     Raises NotRecordableError for masks of other origin.
     """
@@ -210,7 +212,7 @@ def _kept_update(update: ShardUpdate) -> ShardUpdate:
     return replace(update, **own, **numbers)  # type: ignore[type-var]
 
 
-def _joined(of_shards: Sequence[BFPValue | None]) -> BFPValue | None:
+def joined(of_shards: Sequence[BFPValue | None]) -> BFPValue | None:
     """The contributions of all shards to a gradient; None: there are none."""
     found = [g for g in of_shards if g is not None]
     return functools.reduce(operator.add, found) if found else None
@@ -395,7 +397,7 @@ def _compare(
     size, wanted = len(step.target), list[Computed]()
     try:
         for shard, part in enumerate(zip(*(v.split(size) for v in batch), strict=True)):
-            own = _drawn(graph, PROVED, shard)
+            own = masked(graph, PROVED, shard)
             wanted.append(computed(own, part, weights, taken, 1.0 / step.shards))
     except RangeError:
         raise NotRecordableError("a proof leaves the range of exponents") from None
@@ -410,7 +412,7 @@ def _compare(
     if loss != mean_loss(wanted, step.target) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
-        if not is_same(None if place is None else place.value(), _joined(of_shards)):
+        if not is_same(None if place is None else place.value(), joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 

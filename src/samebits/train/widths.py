@@ -12,7 +12,8 @@ INPUT = "input"
 
 
 class Widths(NamedTuple):
-    """Bits of weights and activations, of gradients, and of intermediates."""
+    """Bits of weights and activations, of gradients, and of intermediates: 32, or 16 of the
+    gradients from which those of weights are computed."""
 
     values: int = 8
     gradients: int = 16
@@ -27,14 +28,15 @@ class Widths(NamedTuple):
                 f"{where}: expected three whole numbers, e.g. 8, 16, 32, found {given}"
             )
         widths = Widths(*numbers)
-        for what, found, low, high in (
-            ("weights and activations", widths.values, 4, 8),
-            ("gradients", widths.gradients, widths.values + 1, 16),
-            ("intermediates", widths.sums, 32, 32),
+        for what, found, allowed in (
+            ("weights and activations", widths.values, range(4, 9)),
+            ("gradients", widths.gradients, range(widths.values + 1, 17)),
+            ("intermediates", widths.sums, range(16, 33, 16)),
         ):
-            if not low <= found <= high:
-                allowed = f"{low} to {high}" if low < high else f"{low}"
-                raise InputError(f"{where}: expected {allowed} bits for {what}, found {found}")
+            if found not in allowed:
+                last, between = allowed[-1], "to" if allowed.step == 1 else "or"
+                ends = f"{allowed[0]} {between} {last}" if len(allowed) > 1 else f"{last}"
+                raise InputError(f"{where}: expected {ends} bits for {what}, found {found}")
         return widths
 
     @staticmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -45,8 +47,51 @@ def over(kernel: Any, n: int, *arguments: Any, **options: Any) -> None:
         kernel[(triton.cdiv(n, size),)](*arguments, BLOCK=size, **EXACT | options)
 
 
+class Slots:
+    """Memory of the cells of a step, which one memset clears; beyond it each has its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.memory, self.taken = torch.zeros(0, dtype=torch.int64, device=device), 0
+        self.former = list[Tensor]()  # which a captured step may still use
+
+    def take(self, count: int) -> Tensor:
+        """So many cells of 0."""
+        first, self.taken = self.taken, self.taken + count
+        if self.taken <= len(self.memory):
+            return self.memory[first : self.taken]
+        return self.memory.new_zeros(count)
+
+
+_SLOTS: dict[torch.device, Slots] = {}
+_USED: list[Slots] = []  # by the step that is being made
+
+
+@contextlib.contextmanager
+def slots(device: torch.device) -> Iterator[None]:
+    """Let the cells of a step, a with block, lie in memory that is cleared as it begins.
+
+    They are as many as those of the largest step before.
+    """
+    if device not in _SLOTS:
+        _SLOTS[device] = Slots(device)
+    own = _SLOTS[device]
+    if own.taken > len(own.memory):
+        own.former.append(own.memory)
+        own.memory = own.memory.new_empty(own.taken)
+    own.memory.zero_()
+    own.taken = 0
+    _USED.append(own)
+    try:
+        yield
+    finally:
+        _USED.pop()
+
+
 def cell(like: Tensor, count: int | None = None) -> Tensor:
     """A number, or several, that a kernel raises from 0: int64."""
+    if _USED:
+        own = _USED[-1].take(1 if count is None else count)
+        return own.view(()) if count is None else own
     return torch.zeros(() if count is None else count, dtype=torch.int64, device=like.device)
 
 
@@ -63,6 +108,12 @@ def found(v: Tensor) -> DeviceNumber:
 def bits_of(value: float) -> int:
     """A binary64 as an argument of kernels: Triton takes numbers of Python as binary32."""
     return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def real_of(bits: int) -> float:
+    """The binary64 of 64 bits."""
+    (value,) = struct.unpack("<d", struct.pack("<q", bits))
+    return float(value)
 
 
 def block_of(n: int) -> int:

@@ -15,6 +15,7 @@ from samebits.kernels.triton.integers import bit_length, number, smallest_shift,
 WHOLE = tl.constexpr(4503599627370496.0)  # 2**52, from which on every binary64 is whole
 Q32 = tl.constexpr(0x7F7F7F7F)
 UNFIT_SCALE, NOT_FINITE = tl.constexpr(numbers.UNFIT_SCALE), tl.constexpr(numbers.NOT_FINITE)
+NAN = tl.constexpr(numbers.NAN)
 
 
 @triton.jit
@@ -33,6 +34,15 @@ def power(e):
 def is_finite(x):
     """Whether a number is one."""
     return ((x.to(tl.int64, bitcast=True) >> 52) & 0x7FF) != 0x7FF
+
+
+@triton.jit
+def unfit(v, what):
+    """The flag for numbers: 0 if all are finite, else `what`, and NAN beside it where one is no
+    number."""
+    nan = tl.max((v != v).to(tl.int64), 0)
+    bad = tl.max((~is_finite(v)).to(tl.int64), 0)
+    return bad * what + nan * NAN
 
 
 @triton.jit
@@ -136,7 +146,6 @@ def batch_norm(
     shift = joint_of(beta, beta_delayed, e_beta, e_beta_by, c, inside) - centre * a
     alpha = ldexp(a, e)
     bound = tl.where(inside, wide(most).to(tl.float64) * tl.abs(alpha) + tl.abs(shift), 0.0)
-    fine = tl.min(is_finite(bound).to(tl.int32), 0) == 1
     new = fit(tl.max(tl.where(is_finite(bound), bound, 0.0), 0), 30)
     m, b = whole(ldexp(alpha, -new)), whole(ldexp(shift, -new))
     for i in tl.static_range(3):
@@ -147,9 +156,9 @@ def batch_norm(
     high = tl.load(ends + C + c, mask=inside, other=0) * m + b
     low, high = tl.where(inside, low, 0), tl.where(inside, high, 0)
     tl.store(ends_out, tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 0))
-    tl.store(ends_out + 1, tl.max(tl.maximum(low, high), 0))
+    tl.store(ends_out + 1, tl.maximum(tl.max(tl.maximum(low, high), 0), 0))
     tl.store(own, new)
-    tl.atomic_max(flag, tl.where(fine, 0, UNFIT_SCALE).to(tl.int64))
+    tl.atomic_max(flag, unfit(bound, UNFIT_SCALE))
 
 
 @triton.jit
@@ -166,11 +175,12 @@ def as_codes(v, out, own, c, inside):
 @triton.jit
 def batch_norm_gradient(
     sums, scalars, e_g, e_g_by, e_z, e_z_by, a_out, b_out, c_out, own, dgamma, dbeta, flag, n, C,
-    most, TRAINING: tl.constexpr, BLOCK: tl.constexpr,
+    most, TRAINING: tl.constexpr, WANTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dgamma, dbeta, and the integers of a * g + b * z + c; own: exponents of the last and of both.
 
-    sums: of g and of g * z, int64 [2, C]; most: the largest code of g
+    sums: of g and of g * z, int64 [2, C]; most: the largest code of g; WANTED: whether these
+    integers are
     """
     c, n = tl.arange(0, BLOCK), wide(n)
     inside = c < C
@@ -197,26 +207,33 @@ def batch_norm_gradient(
     for i in tl.static_range(3):
         tl.store((a_out, b_out, c_out)[i] + c, whole(ldexp((a, slope, offset)[i], -e)), mask=inside)
     tl.store(own, e)
-    bad = tl.max((inside & ~fine).to(tl.int64), 0)
-    tl.atomic_max(flag, bad * NOT_FINITE)
+    # The first that is not finite is told.
+    bad = unfit(tl.where(inside, gg, 0.0), NOT_FINITE)
+    other = unfit(tl.where(inside, sg, 0.0), NOT_FINITE)
+    bad = tl.where(bad > 0, bad, other)
+    if WANTED:
+        bad = tl.where(bad > 0, bad, unfit(reach, NOT_FINITE))
+    tl.atomic_max(flag, bad)
 
 
 @triton.jit
-def running(mean, variance, sums, e_z, e_z_by, n, C, by, BLOCK: tl.constexpr):
-    """(1 - by) * old + by * new of mean and variance, in place; sums of n codes."""
-    c, n = tl.arange(0, BLOCK), wide(n)
-    inside = c < C
-    e, weight = number(e_z, e_z_by), real(by)
-    s1 = tl.load(sums + c, mask=inside, other=0)
-    spread = spread_of(s1, tl.load(sums + C + c, mask=inside, other=0), n)
-    new = ldexp(s1.to(tl.float64) / n.to(tl.float64), e)
-    old = tl.load(mean + c, mask=inside, other=0.0).to(tl.float64)
-    found = (1.0 - weight) * old + weight * new
-    tl.store(mean + c, found.to(mean.dtype.element_ty), mask=inside)
-    new = ldexp(spread / (n * (n - 1)).to(tl.float64), 2 * e)
-    old = tl.load(variance + c, mask=inside, other=0.0).to(tl.float64)
-    found = (1.0 - weight) * old + weight * new
-    tl.store(variance + c, found.to(variance.dtype.element_ty), mask=inside)
+def running(mean, variance, sums, e_z, e_z_by, n, C, by, flag, BLOCK: tl.constexpr):
+    """(1 - by) * old + by * new of mean and variance, in place, unless the flag is up; sums of n
+    codes."""
+    if tl.load(flag) == 0:
+        c, count = tl.arange(0, BLOCK), wide(n)
+        inside = c < C
+        e, weight = number(e_z, e_z_by), real(by)
+        s1 = tl.load(sums + c, mask=inside, other=0)
+        spread = spread_of(s1, tl.load(sums + C + c, mask=inside, other=0), count)
+        new = ldexp(s1.to(tl.float64) / count.to(tl.float64), e)
+        old = tl.load(mean + c, mask=inside, other=0.0).to(tl.float64)
+        found = (1.0 - weight) * old + weight * new
+        tl.store(mean + c, found.to(mean.dtype.element_ty), mask=inside)
+        new = ldexp(spread / (count * (count - 1)).to(tl.float64), 2 * e)
+        old = tl.load(variance + c, mask=inside, other=0.0).to(tl.float64)
+        found = (1.0 - weight) * old + weight * new
+        tl.store(variance + c, found.to(variance.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -227,7 +244,8 @@ def quantized_exponent(top, own, flag, q):
     s = smallest_shift(tl.maximum(whole(f * 9007199254740992.0), 1), q, 1)
     e = tl.maximum(e - 53 + s, -128)
     tl.store(own, tl.where(x == 0.0, -128, e))
-    tl.atomic_max(flag, tl.where(is_finite(x), tl.where(e > 127, e, 0), NOT_FINITE).to(tl.int64))
+    bad = NOT_FINITE + (x != x).to(tl.int64) * NAN
+    tl.atomic_max(flag, tl.where(is_finite(x), tl.where(e > 127, e, 0), bad).to(tl.int64))
 
 
 @triton.jit

@@ -19,6 +19,7 @@ from samebits.kernels.norm import unfit_scale
 
 UNFIT_SCALE, NOT_FINITE, BAD_INDEX = 1 << 20, 1 << 21, 1 << 22
 """In the flag, in place of an exponent: what else is found late."""
+NAN = 1  # added where what is not finite is no number
 UNREAD = 1 << 200
 """What C code finds in the place of a number that was not read: none that it can hold."""
 
@@ -158,6 +159,7 @@ def check(device: torch.device) -> None:
     flag(device).zero_()
     if found == BAD_INDEX:
         raise InputError("expected indices of classes or rows that there are, found others")
-    if found == UNFIT_SCALE:
-        raise unfit_scale(math.inf)
-    raise not_finite(math.inf) if found == NOT_FINITE else out_of_range(found)
+    value = math.nan if found & NAN else math.inf
+    if found & UNFIT_SCALE:
+        raise unfit_scale(value)
+    raise not_finite(value) if found & NOT_FINITE else out_of_range(found)

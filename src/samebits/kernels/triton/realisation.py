@@ -39,7 +39,7 @@ from samebits.kernels.roundings import largest
 from samebits.kernels.rows import Exponent, bit_length
 from samebits.kernels.softmax import power_tables
 from samebits.kernels.tables import Tables
-from samebits.kernels.triton import losses, norms, rounding, steps, vectors
+from samebits.kernels.triton import losses, norms, rounding, steps, updates, vectors
 from samebits.kernels.triton.launch import (
     BLOCK,
     EXACT,
@@ -249,7 +249,7 @@ class Triton(TritonParts):
         norms.batch_norm_gradient[(1,)](
             *(sums, scalars, *place(e_g, device), *place(e_z, device), a, b, c, own),
             *(dgamma, dbeta, flag(device), n, channels, formats.CODE_MAX[BITS[g.dtype]]),
-            **{"TRAINING": training, "BLOCK": block_of(channels), **EXACT},
+            **{"TRAINING": training, "WANTED": wants_input, "BLOCK": block_of(channels), **EXACT},
         )
         others = (dgamma, found(own[1])), (dbeta, found(own[2]))
         if not wants_input:
@@ -269,6 +269,7 @@ class Triton(TritonParts):
         pair, channels = torch.stack(sums), mean.numel()
         norms.running[(1,)](
             *(mean, variance, pair, *place(e_z, mean.device), n, channels, bits_of(by)),
+            flag(mean.device),
             **{"BLOCK": block_of(channels), **EXACT},
         )
 
@@ -374,7 +375,17 @@ class Triton(TritonParts):
         codes = by_rows.scale(v, own - e).to(torch.int32)
         return codes, found(e.view(())) if size is None else e
 
-    # --- optimizers -------------------------------------------------------------------------
+    # --- optimizers, dropout ----------------------------------------------------------------
+
+    def kept(
+        self, count: int, least: int, draw: Sequence[int], device: torch.device | str
+    ) -> Tensor:
+        """The number of the step may lie in a cell."""
+        out = torch.empty(count, dtype=torch.uint8, device=device)
+        k0, k1, step, shard, call = draw
+        where = (k0, k1, *place(step, out.device), shard, call)
+        over(updates.kept_by_dropout, count, out, count, least, *where)
+        return out.view(torch.bool)
 
     def optimize(
         self, roster: Roster, options: tuple[StepOptions, ...], gradients: StepGradients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +11,16 @@ from torch import Tensor
 
 from samebits.kernels.memory import like
 from samebits.kernels.optimize import Entry, Roster, StepGradients, StepOptions
-from samebits.kernels.triton import updates
-from samebits.kernels.triton.launch import BLOCK, over
+from samebits.kernels.triton import adam, updates
+from samebits.kernels.triton.launch import BLOCK, EXACT, bits_of, cell, over, real_of
 from samebits.kernels.triton.numbers import DeviceNumber, flag, place
 from samebits.kernels.triton.parts import TritonParts
 
-FIELDS = ("momentum_exponent", "momentum_largest", "steps", "begun")
+FIELDS = (
+    *("momentum_exponent", "momentum_largest", "steps", "begun"),
+    *("first_exponent", "root_exponent", "power1", "power2"),
+)
+POWERS = FIELDS[6:]  # binary64 numbers, which cells hold as their 64 bits
 STEPS = 2  # the place of the number of steps among the cells
 
 
@@ -26,54 +31,86 @@ class DeviceNumbers:
     """
 
     def __init__(self, numbers: Any, device: torch.device) -> None:
-        own = [getattr(numbers, name) for name in FIELDS]
+        own = [_held(name, getattr(numbers, name)) for name in FIELDS]
         self.cells = torch.tensor(own, dtype=torch.int64, device=device)
 
-    def __getattr__(self, name: str) -> int:
+    def __getattr__(self, name: str) -> Any:
         if name not in FIELDS:
             raise AttributeError(name)
-        return DeviceNumber(self.cells[FIELDS.index(name)]).read()
+        value = DeviceNumber(self.cells[FIELDS.index(name)]).read()
+        return real_of(value) if name in POWERS else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FIELDS:
-            self.cells[FIELDS.index(name)] = value
+            self.cells[FIELDS.index(name)] = _held(name, value)
         else:
             super().__setattr__(name, value)
+
+
+def _held(name: str, value: Any) -> int:
+    """A number as its cell holds it."""
+    return bits_of(value) if name in POWERS else value
 
 
 class _Moving(NamedTuple):
     """A parameter in the course of a step.
 
-    p, numbers: the direction that moves it; v, momentum: the new V, if there is one
+    rates: its coefficients; p, numbers: the direction that moves it; moments: the new ones, as many
+    as the entry has; found: the numbers of these
     """
 
     entry: Entry
     options: StepOptions
+    rates: Tensor
     p: Tensor
     numbers: Tensor
-    v: Tensor | None
-    momentum: Tensor
-
-
-def takes(options: StepOptions) -> bool:
-    """Whether a step by these options is launches alone."""
-    return not options.is_adam
+    moments: tuple[Tensor, ...]
+    found: Tensor
 
 
 def optimize(
     k: TritonParts, roster: Roster, options: Sequence[StepOptions], gradients: StepGradients
 ) -> None:
-    """A step of SGD of all parameters of a roster; nothing changes where the flag goes up."""
+    """A step of all parameters of a roster; nothing changes where the flag goes up."""
+    write_rates(roster, options)
     moving = []
     for entry, gradient in zip(roster.entries, gradients.each, strict=True):
         g, e_g = k.resolve([(codes, _one(e)) for codes, e in gradient.parts])
-        moving.append(_directed(entry, options[entry.group], like(g, entry.codes), _one(e_g)))
+        own, rates = options[entry.group], roster.made.cells[entry.group]
+        directed = _directed_by_adam if own.is_adam else _directed
+        moving.append(directed(entry, own, rates, like(g, entry.codes), _one(e_g)))
     for each in moving:
         _measured(each)
     for each in moving:
         _moved(each)
-    written = [v for e in roster.entries for v in (e.codes, e.delayed, e.exponent, *e.moments)]
-    torch.autograd.graph.increment_version(written)
+    torch.autograd.graph.increment_version(written(roster))
+
+
+def written(roster: Roster) -> list[Tensor]:
+    """The tensors that a step changes."""
+    return [v for e in roster.entries for v in (e.codes, e.delayed, e.exponent, *e.moments)]
+
+
+@dataclass
+class _Rates:
+    """The coefficients of groups, int64 [groups, RATES] on a device, and as they were given."""
+
+    cells: Tensor
+    known: list[tuple[int, ...]]
+
+
+def write_rates(roster: Roster, options: Sequence[StepOptions]) -> None:
+    """Put the coefficients of groups where kernels read them, if they are others than before."""
+    if roster.made is None:
+        size = (len(options), updates.RATES)
+        cells = roster.entries[0].codes.new_empty(size, dtype=torch.int64)
+        roster.made = _Rates(cells, [()] * len(options))
+    made = roster.made
+    for group, o in enumerate(options):
+        own = (o.lr, o.lr_exponent, o.decay, o.decay_exponent, o.momentum, o.momentum_exponent)
+        if made.known[group] != own:
+            updates.rates[(1,)](made.cells[group], *own)
+            made.known[group] = own
 
 
 def _one(exponent: Any) -> int:
@@ -81,31 +118,49 @@ def _one(exponent: Any) -> int:
     return DeviceNumber(exponent) if isinstance(exponent, Tensor) else exponent
 
 
-def _directed(entry: Entry, o: StepOptions, g: Tensor, e_g: int) -> _Moving:
+def _directed(entry: Entry, o: StepOptions, rates: Tensor, g: Tensor, e_g: int) -> _Moving:
     """V and P of a parameter, and their numbers."""
     v = entry.moments[0] if entry.moments else None
     cells, device = entry.numbers.cells, g.device
-    numbers = cells.new_zeros((2, updates.NUMBERS))
+    numbers = cell(g, 2 * updates.NUMBERS).view(2, -1)
 
     def direction(old: Tensor | None, of_v: Tensor, own: Tensor, is_random: bool) -> Tensor:
         out, n = torch.empty_like(entry.codes, dtype=torch.int16), g.numel()
-        momentum = (o.momentum, o.momentum_exponent) if old is not None else (0, 0)
         over(
             *(updates.direction, n, g, *place(e_g, device), entry.codes, entry.delayed),
             *(entry.exponent, out if old is None else old, of_v, out, own, flag(device), n),
-            *(o.decay, o.decay_exponent, *momentum, o.seed, entry.place, cells[STEPS:]),
+            *(rates, o.seed, entry.place, cells[STEPS:]),
+            MOMENTUM=old is not None,
             RANDOM=is_random,
         )
         return out
 
     if v is None:
         p = direction(None, cells, numbers[0], False)
-        return _Moving(entry, o, p, numbers[0], None, numbers[1])
+        return _Moving(entry, o, rates, p, numbers[0], (), numbers[1])
     new = direction(v, cells, numbers[1], bool(o.random))
     if o.nesterov:
         p = direction(new, numbers[1], numbers[0], False)
-        return _Moving(entry, o, p, numbers[0], new, numbers[1])
-    return _Moving(entry, o, new, numbers[1], new, numbers[1])
+        return _Moving(entry, o, rates, p, numbers[0], (new,), numbers[1])
+    return _Moving(entry, o, rates, new, numbers[1], (new,), numbers[1])
+
+
+def _directed_by_adam(entry: Entry, o: StepOptions, rates: Tensor, g: Tensor, e_g: int) -> _Moving:
+    """M, S and P of a parameter, and their numbers."""
+    cells, n, up = entry.numbers.cells, g.numel(), flag(g.device)
+    numbers = cell(g, updates.NUMBERS)
+    first, root, p = (torch.empty_like(v) for v in (*entry.moments, entry.moments[0]))
+    of_weight = (entry.codes, entry.delayed, entry.exponent)
+    own = [bits_of(v) for v in (o.beta1, 1.0 - o.beta1, o.beta2, 1.0 - o.beta2, o.coupled)]
+    operands = (g, *place(e_g, g.device), *of_weight, *entry.moments, cells, numbers, n, *own)
+    over(adam.tops, n, *operands)
+    drawn = (o.seed, entry.place, cells[STEPS:])
+    over(adam.moments, n, *operands, first, root, up, *drawn, RANDOM=bool(o.random))
+    own = [bits_of(v) for v in (o.beta1, o.beta2, o.decoupled, o.eps)]
+    operands = (*of_weight, first, root, cells, numbers, n, *own)
+    over(adam.reach, n, *operands)
+    over(adam.direction, n, *operands, p, up)
+    return _Moving(entry, o, rates, p, numbers, (first, root), numbers)
 
 
 def _drawn(moving: _Moving) -> tuple[Any, ...]:
@@ -120,24 +175,26 @@ def _measured(moving: _Moving) -> None:
     if not o.lr:
         return
     n, own = entry.codes.numel(), (entry.codes, entry.delayed, entry.exponent)
-    rest = (n, o.lr, o.lr_exponent, *_drawn(moving))
+    rest = (n, moving.rates, *_drawn(moving))
     over(updates.measure, n, moving.p, *own, moving.numbers, *rest, RANDOM=bool(o.random))
-    where = (moving.numbers, entry.exponent, flag(entry.codes.device), o.lr_exponent)
+    where = (moving.numbers, entry.exponent, flag(entry.codes.device), moving.rates)
     updates.settle[(1,)](*where, LIMIT=entry.limit)
 
 
 def _moved(moving: _Moving) -> None:
-    """The update, the new V, and the numbers that live on."""
+    """The update, the new moments, and the numbers that live on."""
     entry, o = moving.entry, moving.options
     n, up = entry.codes.numel(), flag(entry.codes.device)
     if o.lr:
-        own = (entry.codes, entry.delayed, moving.numbers, up, n, o.lr, *_drawn(moving))
+        own = (entry.codes, entry.delayed, moving.numbers, up, n, moving.rates, *_drawn(moving))
         over(updates.move, n, moving.p, *own, RANDOM=bool(o.random))
-    if moving.v is not None:
-        over(updates.kept, n, moving.v, entry.moments[0], up, n, BLOCK=BLOCK)
+    for new, old in zip(moving.moments, entry.moments, strict=True):
+        over(updates.kept, n, new, old, up, n, BLOCK=BLOCK)
     cells = entry.numbers.cells
+    if o.is_adam:
+        adam.kept[(1,)](moving.numbers, cells, up, bits_of(o.beta1), bits_of(o.beta2), **EXACT)
     updates.ended[(1,)](
-        *(moving.numbers, moving.momentum, entry.exponent, cells, cells[STEPS:], up),
+        *(moving.numbers, moving.found, entry.exponent, cells, cells[STEPS:], up),
         MOVES=bool(o.lr),
-        KEEPS=moving.v is not None,
+        KEEPS=bool(moving.moments) and not o.is_adam,
     )

@@ -12,26 +12,55 @@ import triton.language as tl
 
 from samebits.kernels.triton.integers import bit_length, number, rne
 
+# Places of the coefficients of a group of parameters: m and x of each (3).
+LR, X_LR, DECAY, X_DECAY, MU, X_MU = (tl.constexpr(i) for i in range(6))
+RATES = 6
 # Places of the numbers of a step.
 E_P, TOP_P, TOP_W, TOP_J, RAISED, SHIFT, MOVED, E_W = (tl.constexpr(i) for i in range(8))
-NUMBERS = 8
+NUMBERS = 13  # with those of Adam (`triton.adam`)
 _E_V, _TOP_V, _BEGUN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(3)  # of those that live on
 
 
 @triton.jit
-def random_bits(i, seed, parameter, step):
-    """w_V of element i (1.5): a half of a Philox4x32-10 word."""
-    zero = (i * 0).to(tl.uint32)
-    a, b, c, d = (i // 8).to(tl.uint32), (i * 0 + step).to(tl.uint32), zero + 0xFFFFFFFD, zero
-    k0, k1 = (i * 0 + seed).to(tl.uint32), (i * 0 + parameter).to(tl.uint32)
+def words(i, seed, site, step, third, fourth):
+    """Word i of Philox4x32-10 with key (seed, site), counters (i // 4, step, third, fourth), int64.
+
+    Keys and counters are taken modulo 2**32.
+    """
+    a, b = (i // 4).to(tl.uint32), (i * 0 + step).to(tl.uint32)
+    c, d = (i * 0 + third).to(tl.uint32), (i * 0 + fourth).to(tl.uint32)
+    k0, k1 = (i * 0 + seed).to(tl.uint32), (i * 0 + site).to(tl.uint32)
     for _ in tl.static_range(10):
         p, q = a.to(tl.uint64) * 0xD2511F53, c.to(tl.uint64) * 0xCD9E8D57
         a, b = (q >> 32).to(tl.uint32) ^ b ^ k0, q.to(tl.uint32)
         c, d = (p >> 32).to(tl.uint32) ^ d ^ k1, p.to(tl.uint32)
         k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
-    word = i // 2 % 4
-    w = tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d))).to(tl.int64)
+    word = i % 4
+    w = tl.where(word == 0, a, tl.where(word == 1, b, tl.where(word == 2, c, d)))
+    return w.to(tl.int64)
+
+
+@triton.jit
+def random_bits(i, seed, parameter, step):
+    """w_V of element i (1.5): a half of a word."""
+    w = words(i // 2, seed, parameter, step, 0xFFFFFFFD, 0)
     return tl.where(i % 2 == 0, w & 0xFFFF, w >> 16)
+
+
+@triton.jit
+def kept_by_dropout(out, n, least, seed, site, step, step_by, shard, call, BLOCK: tl.constexpr):
+    """Whether words are at least `least`."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    w = words(i, seed, site, number(step, step_by), shard, call)
+    tl.store(out + i, (w >= least).to(tl.uint8), mask=i < n)
+
+
+@triton.jit
+def rates(cells, lr, x_lr, decay, x_decay, mu, x_mu):
+    """The coefficients of a group in memory."""
+    given = (lr, x_lr, decay, x_decay, mu, x_mu)
+    for i in tl.static_range(6):
+        tl.store(cells + i, tl.cast(given[i], tl.int64))
 
 
 @triton.jit
@@ -56,9 +85,8 @@ def significand(code):
 
 @triton.jit
 def direction(
-    g, e_g, e_g_by, w, delayed, e_w, v, cells, out, numbers, flag, n,
-    m_decay, x_decay, m_mu, x_mu, seed, parameter, steps,
-    RANDOM: tl.constexpr, BLOCK: tl.constexpr,
+    g, e_g, e_g_by, w, delayed, e_w, v, cells, out, numbers, flag, n, rates, seed, parameter, steps,
+    MOMENTUM: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """P = encode(G + decay * J + mu * V), its exponent and its largest code (4).
 
@@ -66,18 +94,22 @@ def direction(
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = i < n
+    m_decay, x_decay = tl.load(rates + DECAY), tl.load(rates + X_DECAY)
+    m_mu, x_mu = tl.load(rates + MU), tl.load(rates + X_MU)
     of_g, of_j = number(e_g, e_g_by), tl.load(e_w) - 15 + x_decay
     largest = tl.load(cells + _TOP_V)
     of_v = tl.load(cells + _E_V) - 63 + x_mu
     e = of_g + 31
     e = tl.where(m_decay > 0, tl.maximum(e, of_j + 39), e)
-    e = tl.where((m_mu > 0) & (largest > 0), tl.maximum(e, of_v + (largest >> 9) + 26), e) - 50
+    if MOMENTUM:
+        e = tl.where((m_mu > 0) & (largest > 0), tl.maximum(e, of_v + (largest >> 9) + 26), e)
+    e -= 50
     sums = rne(tl.load(g + i, mask=ok, other=0).to(tl.int64), e - of_g)
     if m_decay > 0:
         joint = tl.load(w + i, mask=ok, other=0).to(tl.int64) * 32768
         joint -= tl.load(delayed + i, mask=ok, other=0)
         sums += rne(joint * m_decay, e - of_j)
-    if m_mu > 0:
+    if MOMENTUM:
         old = tl.load(v + i, mask=ok, other=0).to(tl.int64)
         q, field = significand(old)
         term = rne(q * m_mu, e - of_v - field)
@@ -119,9 +151,9 @@ def updated(p, w, delayed, i, ok, raised, shift, m, seed, parameter, step, RANDO
 
 
 @triton.jit
-def raised_by(numbers, e_w, x):
+def raised_by(numbers, e_w, rates):
     """By how much step 2 raises the exponent, and the shift of an update with F = 0 after it."""
-    top = tl.load(numbers + TOP_P)
+    top, x = tl.load(numbers + TOP_P), tl.load(rates + X_LR)
     shift = tl.load(numbers + E_P) - 63 + x - (tl.load(e_w) - 15)
     by = tl.where(top > 0, tl.maximum(shift + (top >> 9) + 26 - 46, 0), 0)
     return by, shift - by
@@ -129,14 +161,14 @@ def raised_by(numbers, e_w, x):
 
 @triton.jit
 def measure(
-    p, w, delayed, e_w, numbers, n, m, x, seed, parameter, steps,
+    p, w, delayed, e_w, numbers, n, rates, seed, parameter, steps,
     RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """max|W| and max|J| after the update, which is not written."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = i < n
-    by, shift = raised_by(numbers, e_w, x)
-    step = tl.load(steps)
+    by, shift = raised_by(numbers, e_w, rates)
+    step, m = tl.load(steps), tl.load(rates + LR)
     codes, rest = updated(p, w, delayed, i, ok, by, shift, m, seed, parameter, step, RANDOM)
     tl.atomic_max(numbers + TOP_W, tl.max(tl.where(ok, tl.abs(codes), 0), 0))
     joint = tl.where(ok, tl.abs(codes * 32768 - rest), 0)
@@ -151,9 +183,9 @@ def code_of(joint, by):
 
 
 @triton.jit
-def settle(numbers, e_w, flag, x, LIMIT: tl.constexpr):
+def settle(numbers, e_w, flag, rates, LIMIT: tl.constexpr):
     """The exponent of W after steps 2, 4 and 5, and how it moves; -128 for a P of zeros."""
-    by, shift = raised_by(numbers, e_w, x)
+    by, shift = raised_by(numbers, e_w, rates)
     is_live = tl.load(numbers + TOP_P) > 0
     e = tl.load(e_w) + by
     top_w, top_j = tl.load(numbers + TOP_W), tl.load(numbers + TOP_J)
@@ -175,7 +207,7 @@ def settle(numbers, e_w, flag, x, LIMIT: tl.constexpr):
 
 @triton.jit
 def move(
-    p, w, delayed, numbers, flag, n, m, seed, parameter, steps,
+    p, w, delayed, numbers, flag, n, rates, seed, parameter, steps,
     RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The update written at the exponent that `settle` found, unless the flag is up."""
@@ -183,7 +215,7 @@ def move(
         i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         ok = i < n
         by, shift = tl.load(numbers + RAISED), tl.load(numbers + SHIFT)
-        moved, step = tl.load(numbers + MOVED), tl.load(steps)
+        moved, step, m = tl.load(numbers + MOVED), tl.load(steps), tl.load(rates + LR)
         codes, rest = updated(p, w, delayed, i, ok, by, shift, m, seed, parameter, step, RANDOM)
         joint = rne(codes * 32768 - rest, moved)
         split = rne(joint, joint * 0 + 15)

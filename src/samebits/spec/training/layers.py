@@ -83,7 +83,7 @@ class Parameter:
 
     weight: Weight  # (W, A, e_W)
     shape: tuple[int, ...]
-    widths: tuple[int, int] = (8, 16)  # of its layer: of values, and of gradients (section 13)
+    widths: tuple[int, ...] = (8, 16, 32)  # of its layer (section 13)
 
     @property
     def codes(self) -> list[int]:
@@ -426,6 +426,12 @@ def affine_input_gradient(
     for o, i, w in taps_of(x, weight, geometry):
         acc[i] += g16.codes[o] * weight.codes[w]
     return narrow(acc, x.shape, down, bits)
+
+
+def arriving(g: Array, weight: Parameter) -> Array:
+    """The gradient as a product takes it: in 16 bits where intermediates have 16. Section 13."""
+    is_short = weight.widths[2:] == (16,) and g.bits > 16
+    return narrow(g.codes, g.shape, g.exponent, 16) if is_short else g
 
 
 def channels_of(g: Array, geometry: Geometry | None) -> list[int]:

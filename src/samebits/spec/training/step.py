@@ -439,7 +439,7 @@ def backward(
         own: list[Array] = []  # gradients of (weight, bias)
         match node.op:
             case "linear" | "conv2d":
-                geometry = geometry_of(node)
+                geometry, g = geometry_of(node), layers.arriving(g, needed(weight))
                 own.append(layers.affine_weight_gradient(g, x[0], needed(weight), geometry))
                 if names[1] in parameters:
                     own.append(layers.bias_gradient(g, geometry))
@@ -447,6 +447,7 @@ def backward(
                     down = [layers.affine_input_gradient(g, x[0], needed(weight), geometry)]
             case "conv_transpose2d":
                 swapped = geometry_of(node) or Geometry()
+                g = layers.arriving(g, needed(weight))
                 own.append(transposed.weight_gradient(g, x[0], needed(weight), swapped))
                 if names[1] in parameters:
                     own.append(layers.bias_gradient(g, swapped))

@@ -22,6 +22,7 @@ from samebits.train.operations.matmul import product
 from samebits.train.operations.narrow import as_bfp8
 from samebits.train.operations.pointwise import over, reshape, sides
 from samebits.train.operations.products import (
+    arriving,
     bias_gradient,
     by_output,
     check_kind,
@@ -71,7 +72,7 @@ def of_products(name: str, forward: Any, at_input: Any, at_weight: Any) -> Train
 
     def gradient(call: OperationCall, grad: BFPValue) -> tuple[BFPValue | None, ...]:
         x, weight, _, shape, _ = call.arguments
-        (g, e_g), (codes, e_x, up) = grad.resolved(), x.shifted()
+        (g, e_g), (codes, e_x, up) = arriving(grad.resolved(), weight), x.shifted()
         dx = dw = db = None
         if call.wanted[0]:
             dx = BFPValue(*at_input((g, e_g), codes, weight, shape))

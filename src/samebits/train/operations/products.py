@@ -35,6 +35,11 @@ def by_output(exponent: Exponent, rank: int) -> Exponent:
     return rows.placed(exponent, lambda e: rows.along_channels(e, rank))
 
 
+def arriving(gradient: Part, weight: Weight) -> Part:
+    """The gradient as a product takes it: in 16 bits where intermediates have 16 (13)."""
+    return gradient_in(16, *gradient) if weight.widths.sums == 16 else gradient
+
+
 def for_input(g: Tensor, e_g: Exponent, e_w: Exponent, bits: int = 16) -> Part:
     """Codes whose products with W are summed over outputs, and the exponent of those sums.
 

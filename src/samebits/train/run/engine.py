@@ -16,10 +16,11 @@ from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
 from samebits import kernels
 from samebits.errors import InputError, RangeError
-from samebits.train.clip import clip_grad_norm_, clip_grad_value_
+from samebits.train.clip import clip_grad_value_, limit_grad_norm_
 from samebits.train.convert import convert, model_input
 from samebits.train.deferred import deferred_updates
 from samebits.train.islands import float_islands
+from samebits.train.late import LateUsualStep
 from samebits.train.layers import set_step
 from samebits.train.optim import SGD, Adam
 from samebits.train.parts import train_only
@@ -221,7 +222,7 @@ class BfpEngine(Engine):
         self._first = workers.rank * self._own
         self._seed, self._settings = seed, settings
         self._graphed = GraphedModel(self.model)
-        self._recorded: dict[torch.Size, UsualStep | None] = {}
+        self._recorded: dict[torch.Size, UsualStep | LateUsualStep | None] = {}
         self._exchange = None
         if workers.size > 1 or gradient_bits < 32:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
@@ -271,11 +272,16 @@ class BfpEngine(Engine):
         graph = self._graphed.known(self.real_input(self._parts(batch)[0][0]))
         if graph is not None:
             clip = self._clip if self._settings.clips else None
-            made = usual_step(self.model, self.optimizer, graph, batch, self._shards, clip)
+            own = self.model, self.optimizer
+            made: UsualStep | LateUsualStep | None
+            if kernels.realisation(self._device.type) == "triton":
+                made = LateUsualStep(*own, graph.graph, self._shards, clip, self._device)
+            else:
+                made = usual_step(*own, graph, batch, self._shards, clip)
             self._recorded[batch[0].shape] = made
 
     def _clip(self) -> None:
-        self._settings.clip(self.model, clip_grad_value_, clip_grad_norm_)
+        self._settings.clip(self.model, clip_grad_value_, limit_grad_norm_)
 
     def _outputs(self, x: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self._by_graph()(x)

@@ -133,7 +133,7 @@ class Exchange:
         total = decode(self._workers.scatter(sent), slice_, count, self._bits)
         ranges = _ranges(sizes, self._workers.rank * slice_, slice_)
         k = kernels.of(total)
-        tops = torch.tensor([k.largest_of(total[at]) for at in ranges], device="cpu")
+        tops = torch.tensor([int(k.largest_of(total[at])) for at in ranges], device="cpu")
         largest = self._workers.largest(tops).tolist()
         codes = torch.zeros(slice_, dtype=CODE_TYPE[self._bits], device=device)
         for at, top, exponent in zip(ranges, largest, exponents, strict=True):
