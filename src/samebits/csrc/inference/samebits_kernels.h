@@ -191,6 +191,14 @@ typedef struct {
     uint8_t narrow; /* all sums fit in 32 bits; 2: the products with c3 and c2 too */
 } samebits_cubic;
 
+/* A 16-bit table as straight lines: src/samebits/tables/lines.py has the arithmetic. */
+typedef struct {
+    int32_t size;
+    const uint16_t *heights; /* [last + 1] */
+    int32_t last, factor, offset, top, mirror;
+    uint8_t mirrored, left, bits, shift, type, out_type;
+} samebits_lines;
+
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
 typedef struct {
     samebits_shape leading;
@@ -370,6 +378,7 @@ void samebits_run_requantize(const samebits_requantize *c, const void *x, void *
 void samebits_run_clip(const samebits_clip *c, const void *x, void *out);
 void samebits_run_table(const samebits_table *c, const void *x, void *out);
 void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out);
+void samebits_run_lines(const samebits_lines *c, const void *x, void *out);
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);

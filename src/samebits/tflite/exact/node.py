@@ -179,7 +179,13 @@ class LiteNode(ForeignNode):
         if unit.size != 1:
             raise UnsupportedError(f"expected one scale of the input, found {unit.size}")
         # The product of two binary32 numbers is exact in binary64, and rounded once.
-        product = (unit[0] * factors).astype(np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            product = (unit[0] * factors).astype(np.float32)
+        if not (np.isfinite(product) & (product > 0)).all():
+            raise UnsupportedError(
+                f"expected scales whose product binary32 holds as unit of the bias, found {unit[0]}"
+                f" times {factors.min()} to {factors.max()}"
+            )
         name = self.builder.constant(tensor.name or "bias", codes.astype(np.int32))
         return (self.dequantized(name, Scaling(tuple(product.tolist())), 0),)
 
