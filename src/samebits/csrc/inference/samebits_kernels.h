@@ -20,8 +20,8 @@ extern "C" {
 #define SAMEBITS_INT64 5
 
 /* How an accumulator becomes a code: y = min(max(f(acc) + zero, low), high). Shifts are at least 1
- * and round half to even, but for SAMEBITS_DOUBLED. From SAMEBITS_WIDE on the accumulator is taken
- * as 64 bits. */
+ * and round half to even, but for SAMEBITS_DOUBLED and SAMEBITS_HALVES. From SAMEBITS_WIDE on the
+ * accumulator is taken as 64 bits. */
 #define SAMEBITS_STORE 0        /* y = acc, nothing else */
 #define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
 #define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
@@ -34,6 +34,7 @@ extern "C" {
 #define SAMEBITS_LONG 9         /* acc * m >> s in 128 bits, int64_t m */
 #define SAMEBITS_DIVIDE 10      /* acc * p / q in 64 bits, int64_t p, q for every channel */
 #define SAMEBITS_THRESHOLDS64 11 /* thresholds of int64_t */
+#define SAMEBITS_HALVES 12 /* (acc * m + 2**(s - 1) + d) >> s, -d where acc < 0; int32_t m, d */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
