@@ -135,7 +135,7 @@ class LiteNode(ForeignNode):
         ledger.keep(2 * array.nbytes, str(tensor))
         if perm is not None:
             array = array.transpose(perm)
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
         name = self.builder.constant(tensor.name or "constant", array)
         quantization = tensor.quantization
         if quantization is None or tensor.dtype.startswith(("float", "bool")):
