@@ -87,7 +87,7 @@ def make(op: str, kind: str, rng: np.random.Generator) -> tuple[Net, tuple[int, 
 NARROW = (
     *("REDUCE_MAX", "REDUCE_MIN", "HARD_SWISH", "RESIZE_BILINEAR", "SPACE_TO_DEPTH", "MIRROR_PAD"),
     *("DEPTH_TO_SPACE", "ELU", "DIV", "ARG_MAX", "ARG_MIN", "GATHER", "BROADCAST_TO"),
-    *("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND"),
+    *("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND", "ADD_N"),
 )
 
 
@@ -151,6 +151,11 @@ def _two(op: str, b: Build, n: list[int], weights: str) -> tuple[int, ...]:
     rng, shape = b.rng, (n[0], n[1], n[2])
     other = shape if rng.integers(2) else (1, n[1] if rng.integers(2) else 1, n[2])
     x = b.codes(shape)
+    if op == "ADD_N":
+        names = [x, *(b.like(shape, x) for _ in range(int(rng.integers(1, 4))))]
+        b.given(*names)
+        y = b.codes(shape, scale=b.unit(x) * 2.0 ** rng.uniform(-1, 2))
+        return (b.add(op, names, y),)
     if op in ("MAXIMUM", "MINIMUM"):
         z = b.like(other, x)
         b.given(x, z)
@@ -366,6 +371,7 @@ _MADE = {
     "FULLY_CONNECTED": _dense,
     "BATCH_MATMUL": _matrices,
     **dict.fromkeys(("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE"), _two),
+    "ADD_N": _two,
     "DIV": _quotient,
     **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "ARG_MAX", "ARG_MIN"), _reduced),
     "SOFTMAX": _softmax,

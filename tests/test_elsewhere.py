@@ -13,7 +13,8 @@ from samebits.explanations import code_of, explanations
 
 SCRIPTING = "ignore:`torch.jit:DeprecationWarning"
 WAYS = {
-    ".h5": "tf2onnx.convert --keras",
+    ".h5": "tf.lite.TFLiteConverter.from_keras_model(model).convert()",
+    ".hdf5": "tf2onnx.convert --keras",
     ".keras": 'model.export("model.onnx", format="onnx")',
     ".pb": "tf2onnx.convert --graphdef {path}",
     ".jit": "as file.py:callable: it builds the module from its class",

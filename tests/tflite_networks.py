@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from samebits.tflite.file import LiteOperator, Subgraph
 from samebits.tflite.schema import SAME, VALID
 from tflite_files import Net
 
@@ -110,3 +111,60 @@ NETWORKS = {
     "SWW": streaming_wake_word,
     "VWW": visual_wake_words,
 }
+
+
+# --- a loop ------------------------------------------------------------------------------------
+
+TURNS = 4
+
+
+def _net(seed: int, dtype: str) -> Net:
+    return Net(seed, dtype) if dtype == "float32" else Scaled(seed, dtype)
+
+
+def looping_net(dtype: str = "int8", turns: int = TURNS, step: int = 1) -> tuple[Net, int]:
+    """h = leaky(dense(x[t]) + h), t from 0 on; the last h through a dense layer."""
+    net = _net(3, dtype)
+    x = net.input(TURNS, 1, 6)
+    h = net.activation((1, 5))
+    first = net.tensors[h]
+    start = net.tensor(first.shape, array=np.full((1, 5), 3, first.dtype),
+                       quantization=first.quantization)  # fmt: skip
+    zero = net.tensor((), "int32", array=np.array(0, np.int32))
+    ends = [net.tensor((), "int32"), h, net.activation((TURNS, 1, 6), x)]
+    loop = {"cond_subgraph_index": 1, "body_subgraph_index": 2}
+    net.operators.append(LiteOperator("WHILE", (zero, start, x), tuple(ends), loop))
+    y = net.dense(h, 2)
+    net.others += [_condition(net, turns), _body(net, x, h, step)]
+    return net, y
+
+
+def _inside(net: Net, *like: int) -> tuple[Net, list[int]]:
+    """A subgraph's tensors, and its variables."""
+    inner = _net(4, net.dtype)
+    variables = [inner.tensor((), "int32")]
+    for number in like:
+        of = net.tensors[number]
+        variables.append(inner.tensor(of.shape, quantization=of.quantization))
+    return inner, variables
+
+
+def _condition(net: Net, turns: int) -> Subgraph:
+    inner, variables = _inside(net, net.operators[0].outputs[1], net.inputs[0])
+    most = inner.tensor((), "int32", array=np.array(turns, np.int32))
+    more = inner.tensor((), "bool")
+    less = LiteOperator("LESS", (variables[0], most), (more,))
+    return Subgraph(tuple(inner.tensors), (less,), tuple(variables), (more,), "cond")
+
+
+def _body(net: Net, x: int, h: int, step: int) -> Subgraph:
+    inner, (t, past, all_) = _inside(net, h, x)
+    one = inner.tensor((), "int32", array=np.array(step, np.int32))
+    following = inner.add("ADD", [t, one], inner.tensor((), "int32"))
+    own = inner.tensors[all_].quantization
+    now = inner.add("GATHER", [all_, t], inner.tensor((1, 6), quantization=own), axis=0)
+    total = inner.add("ADD", [inner.dense(now, 5), past], inner.activation((1, 5)))
+    last = net.tensors[h].quantization
+    y = inner.add("LEAKY_RELU", [total], inner.tensor((1, 5), quantization=last), alpha=0.5)
+    tensors, operators = tuple(inner.tensors), tuple(inner.operators)
+    return Subgraph(tensors, operators, (t, past, all_), (following, y, all_), "body")

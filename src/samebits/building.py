@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from samebits import progress
-from samebits.codegen.lowering.lower import table_bytes
+from samebits.codegen.lowering.table import table_bytes
 from samebits.codegen.packaging.package import replace_folder
 from samebits.codegen.packaging.seal import seal
 from samebits.codegen.packaging.signature import given_key, sign, signature_of

@@ -30,7 +30,8 @@ CALLABLE = "a callable of yours that gives the torch.nn.Module, as file.py:calla
 KERAS = Foreign(
     "a Keras model",
     'write model.onnx from Keras (model.export("model.onnx", format="onnx")), or convert it: '
-    "python -m tf2onnx.convert --keras {path} --output model.onnx",
+    "python -m tf2onnx.convert --keras {path} --output model.onnx; or write model.tflite where "
+    "tensorflow is installed: tf.lite.TFLiteConverter.from_keras_model(model).convert()",
 )
 SAVED_MODEL = Foreign(
     "a TensorFlow SavedModel",

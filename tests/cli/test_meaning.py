@@ -9,7 +9,7 @@ import pytest
 from tflite_files import Net
 
 OWN = "tflite:tflm-2026-10"
-PRINTED = f"{OWN}, the bits of tflite-micro 0.dev20261023182759"
+PRINTED = f"{OWN}, the bits of tflite-micro 0.dev20261013214400 to 0.dev20261023182759"
 
 
 @pytest.fixture

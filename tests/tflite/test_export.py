@@ -136,6 +136,44 @@ def test_single_operators(graph, expected):
         assert np.abs(ours.astype(int) - theirs).max() <= 1
 
 
+@pytest.mark.parametrize(("weight", "unit"), [(9, 1), (127, 2)])
+def test_a_network_that_ends_in_sums(weight, unit):
+    """Exact ones where 15 bits hold them, else in units of the least power of two that does."""
+    builder, rng = GraphBuilder("g"), np.random.default_rng(3)
+    codes, sums = (Quantization(Fraction(1, 1 << n)) for n in (6, 12))
+    x = builder.input("x", "int8", (2, 6), codes)
+    w = builder.constant("w", rng.integers(-weight, weight + 1, (5, 6)).astype(np.int8))
+    b = builder.constant("b", rng.integers(-300, 300, 5).astype(np.int32))
+    y = builder.add("linear", [x, w, b], {"dtype": "int32"}, "y", quantization=sums)
+    graph = builder.build([y])
+    file = to_lite(graph, "g")
+    assert [op.op for op in file.subgraphs[0].operators] == ["QUANTIZE", "FULLY_CONNECTED"]
+    read = from_bytes(to_bytes(file), "g").graph
+    assert read.values[read.outputs[0]].quantization.scale == sums.scale * unit
+    given = rng.integers(-128, 128, (2, 6)).astype(np.int8)
+    (ours,), (theirs,) = run(graph, [given]), run(read, [given])
+    np.testing.assert_array_equal((ours.astype(int) + unit // 2) // unit, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+def test_a_trained_network_is_the_runtime_in_every_tensor(arch, tmp_path):
+    """1,000 inputs; block floating point, which ends in sums."""
+    sb.fit("digits", arch, epochs=1, out=tmp_path / "run")
+    net = sb.load(tmp_path / "run")
+    back = sb.load(net.save(tmp_path / "net.tflite"))
+    x, y = net.inputs[0], net.outputs[0].quantization.scale
+    unit = back.outputs[0].quantization.scale / y
+    codes = np.random.default_rng(2).integers(-128, 128, (200, *x.shape[1:])).astype(np.int8)
+    ours, theirs = (next(iter(n.run(codes, codes=True).values())) for n in (net, back))
+    assert np.abs(ours - theirs * float(unit)).max() < np.abs(ours).max() / 20
+    if reason := missing("tflm"):
+        pytest.skip(reason)
+    found = back.verify("random:1000", ["tflm"])
+    assert found, found
+    assert found.verdicts[0].between[1] > 400 * 1000
+
+
 def test_what_has_no_counterpart():
     with pytest.raises(UnsupportedError) as caught:
         to_lite(graph_of("multiply", [(1, 4)] * 2, rounded=Fraction(1, 9), a_zero=3, b_zero=3), "g")

@@ -15,7 +15,7 @@ from samebits.tflite import parse, to_bytes
 from tflite_files import image_net
 
 OWN = "tflite:tflm-2026-10"
-PRINTED = f"{OWN}, the bits of tflite-micro 0.dev20261023182759"
+PRINTED = f"{OWN}, the bits of tflite-micro 0.dev20261013214400 to 0.dev20261023182759"
 NAMES = (
     "--meaning: expected exact, tflite (which is tflite:tflm-2026-10), or a version of "
     "tflite:tflm-2026-09, tflite:tflm-2026-10, found "
@@ -45,7 +45,8 @@ def test_a_meaning_is_chosen(path):
         None: "exact, every result rounded once",
         "exact": "exact, every result rounded once",
         "tflite": PRINTED,
-        "tflite:tflm-2026-09": "tflite:tflm-2026-09, the bits of tflite-micro of 2026-09-30",
+        "tflite:tflm-2026-09": "tflite:tflm-2026-09, the bits of tflite-micro 0.dev20260925222358 "
+        "to 0.dev20261012203412",
     }
     (x,) = nets["tflite"].inputs
     stated = parse(path.read_bytes(), "f").subgraphs[0].tensors[0].quantization

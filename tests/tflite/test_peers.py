@@ -122,7 +122,8 @@ def test_a_runtime_is_compared_in_every_tensor(path, stand_in):
     assert "backend  differing  of  between   of  largest" in str(found)
     assert (
         verdict.note
-        == "tflite-micro 0.0.stand-in is installed, not tflite-micro 0.dev20261023182759"
+        == "tflite-micro 0.0.stand-in is installed, not tflite-micro 0.dev20261013214400 to "
+        "0.dev20261023182759"
     )
 
 

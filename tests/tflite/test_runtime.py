@@ -1,5 +1,6 @@
-"""The meaning `tflite` against codes that tflite-micro 0.dev20261023182759 (from PyPI) computed, of
-single operators, and of networks of the shapes of MLPerf Tiny's five in every tensor."""
+"""The meaning `tflite` against codes that tflite-micro 0.dev20260930204519 and 0.dev20261023182759
+(from PyPI) computed, both the same: of single operators, and of networks of the shapes of MLPerf
+Tiny's five in every tensor."""
 
 from __future__ import annotations
 
@@ -157,20 +158,21 @@ def codes(net: Net, count: int) -> list[Array]:
     return found
 
 
-def imported(net: Net, *outputs: int) -> Graph:
-    return import_same(net.file(*outputs), "f.tflite", RUNTIMES[NEWEST])
+def imported(net: Net, *outputs: int, runtime: str = NEWEST) -> Graph:
+    return import_same(net.file(*outputs), "f.tflite", RUNTIMES[runtime])
 
 
 def digest(arrays: list[Array]) -> str:
     return hashlib.sha256(b"".join(a.tobytes() for a in arrays)).hexdigest()[:16]
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("op", MODELS)
-def test_an_operator(op):
+def test_an_operator(op, runtime):
     found = []
     for seed in range(SEEDS):
         net = Net(seed)
-        graph = imported(net, MODELS[op](op, net))
+        graph = imported(net, MODELS[op](op, net), runtime=runtime)
         samples = codes(net, 4)
         found += [run(graph, [x[i] for x in samples])[0] for i in range(4)]
     assert digest(found) == RECORDED[op]
@@ -183,9 +185,11 @@ def test_an_operator(op):
         for name in NETWORKS
     ],
 )
-def test_every_tensor_of_a_network(name):
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_tensor_of_a_network(name, runtime):
     net, _ = NETWORKS[name]()
-    graph = imported(net, *(y for operator in net.operators for y in operator.outputs))
+    written = [y for operator in net.operators for y in operator.outputs]
+    graph = imported(net, *written, runtime=runtime)
     (samples,) = codes(net, 3)
     given = [samples.reshape(3, *samples.shape[2:])]
     found = backend_named("torch").run(Model("f.tflite", graph), given)

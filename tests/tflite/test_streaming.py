@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import samebits as sb
+from lite_models import make
+from samebits import csrc
 from samebits.errors import InputError, UnsupportedError
 from samebits.ir.interpreter import initial_state, run_steps
 from samebits.tflite import parse, to_bytes
@@ -16,10 +19,15 @@ from samebits.tflite.file import LiteOperator
 from samebits.tflite.same.importer import import_same
 from samebits.tflite.same.versions import NEWEST, RUNTIMES
 from samebits.verification.registry import backend_named
+from stream_program import Run, stream
 from tflite_files import Net, streaming_net
 
-# Of 1,000 random steps of `streaming_net(seed)`, what the interpreter of tflite-micro
-# 0.dev20261023182759 (from PyPI) gave.
+# Of 1,000 random steps of `streaming_net(seed)`, what the interpreters of tflite-micro
+# 0.dev20260930204519 and 0.dev20261023182759 (from PyPI) gave.
+STATEFUL = (
+    *(("SVDF", "int8"), ("SVDF", "int16")),
+    *(("UNIDIRECTIONAL_SEQUENCE_LSTM", "int8"), ("UNIDIRECTIONAL_SEQUENCE_LSTM", "int16")),
+)
 RECORDED = {0: "44a220b60c8c905b", 1: "10726feb9708f88c", 2: "c289648c521b10bf"}
 
 
@@ -39,6 +47,37 @@ def test_a_thousand_steps(seed):
     assert len(graph.states) == 2
     found = run_steps(graph, [inputs(seed, 1000)])[0]
     assert hashlib.sha256(found.tobytes()).hexdigest()[:16] == RECORDED[seed]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "stateful"), [((1,), ()), pytest.param((0, 2), STATEFUL, marks=pytest.mark.slow)]
+)
+def test_a_thousand_steps_in_c(seeds, stateful, tmp_path, objects):
+    """Of variables, filters over time and a recurrent layer, in chunks of several sizes."""
+    compiler = shutil.which(csrc.compiler()[0])
+    if compiler is None:
+        pytest.skip("expected a C compiler")
+    models = [streaming_net(seed) for seed in seeds]
+    graphs = [imported(net, y) for net, y in models]
+    for op, kind in stateful:
+        made = make(op, kind, np.random.default_rng(1))
+        assert made is not None
+        graphs.append(imported(made[0], *made[1]))
+    runs = [[Run([_codes(graph, name) for name in graph.own_inputs])] for graph in graphs]
+    streamed = stream(graphs, runs, tmp_path, compiler, "-O1", objects=objects)
+    for graph, (run,), (chunks,) in zip(graphs, runs, streamed, strict=True):
+        expected, own = run_steps(graph, run.inputs), len(graph.own_outputs)
+        for found in chunks:
+            for ours, theirs in zip(found[:own], expected, strict=False):
+                np.testing.assert_array_equal(ours.reshape(theirs.shape), theirs)
+            for ours, theirs in zip(found[own:], expected[own:], strict=True):
+                np.testing.assert_array_equal(ours.reshape(theirs[-1].shape), theirs[-1])
+
+
+def _codes(graph, name):
+    value, rng = graph.values[name], np.random.default_rng(3)
+    low, high = np.iinfo(value.dtype).min, np.iinfo(value.dtype).max
+    return rng.integers(low, high + 1, (1000, *value.shape)).astype(value.dtype)
 
 
 def test_states_begin_as_the_file_says():

@@ -15,7 +15,7 @@ from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Stru
 INT32_MIN, INT64_MIN = -(1 << 31), -(1 << 63)
 
 
-TABLES = frozenset({"table", "coefficients"})  # fields that are transfer functions
+TABLES = frozenset({"table", "coefficients", "heights"})  # fields that are transfer functions
 
 
 class Constants:

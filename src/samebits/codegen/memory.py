@@ -56,6 +56,7 @@ STACK = {
     "clip": 192,
     "table": 192,
     "cubic": 960,
+    "lines": 192,
     "max_pool": 320,
     "sum_pool": 1728,
     "reduce": 1600,

@@ -9,12 +9,13 @@ from pathlib import Path
 from samebits import ledger, progress
 from samebits.contract import UNKNOWN, Contract
 from samebits.entrance import read
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
 from samebits.excerpt import MEANING, WHOLE, Excerpt
 from samebits.ir import Graph, Trait, has
 from samebits.ir.cut import cut
 from samebits.tflite.exact.importer import import_file
 from samebits.tflite.file import File
+from samebits.tflite.loops import unrolled
 from samebits.tflite.meaning import EXACT, STATED, Meaning, meaning_named
 from samebits.tflite.part import part_of
 from samebits.tflite.reader import parse
@@ -73,6 +74,10 @@ def load(path: str | os.PathLike[str], part: Excerpt = WHOLE, within: Path | Non
 def from_bytes(data: bytes, source: str, part: Excerpt = WHOLE) -> Lite:
     """Read a file's bytes. source: what messages call it. Errors as `load`."""
     file = parse(data, source)
+    try:
+        file = unrolled(file)
+    except (InputError, UnsupportedError) as error:
+        raise type(error)(f"{source}: {error}") from None
     stated = file.metadata.get(STATED, EXACT)
     meaning = meaning_named(part.meaning) if part.meaning else meaning_named(stated, source)
     contract = Contract.from_json(file.metadata.get(CONTRACT, ""))

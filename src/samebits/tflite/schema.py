@@ -163,6 +163,7 @@ OPTIONS: Mapping[str, tuple[int, Fields]] = {
     "LeakyRelu": (75, {"alpha": Field(0, "f")}),
     "MirrorPad": (77, {"mode": Field(0, "b")}),
     "SplitV": (79, {"num_splits": Field(0, "i")}),
+    "While": (93, {"cond_subgraph_index": Field(0, "i"), "body_subgraph_index": Field(1, "i")}),
     "DepthToSpace": (94, {"block_size": Field(0, "i")}),
     "BatchMatMul": (101, {"adj_x": Field(0, "?"), "adj_y": Field(1, "?")}),
     "CallOnce": (103, {"init_subgraph_index": Field(0, "i")}),
@@ -206,6 +207,7 @@ OPTIONS_OF: Mapping[str, str] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": "SequenceLstm",
     "UNPACK": "Unpack",
     "VAR_HANDLE": "VarHandle",
+    "WHILE": "While",
 }
 """The options of operators whose meaning depends on some."""
 

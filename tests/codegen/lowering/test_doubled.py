@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from samebits.codegen.lowering import rescale
-from samebits.codegen.lowering.doubled import NOTHING, doubled_shifts, quotient
+from samebits.codegen.lowering.doubled import NOTHING, doubled_shifts, halves, quotient
 from samebits.ir.graph import GraphBuilder
 from samebits.ir.integer.bounds import Interval
-from samebits.spec.rounding import Away, Doubled, Rounding, code_of
+from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding, code_of
 
 Check = Callable[..., None]
 SUMS = st.integers(-(1 << 30) + 1, (1 << 30) - 1)
@@ -78,10 +78,37 @@ def test_the_form_is_chosen() -> None:
     m = 1518500250
     assert form(Doubled(m, 0, 5), (1 << 30) - 1) == rescale.DOUBLED
     assert form(Doubled(m), 1000) == rescale.DOUBLED
-    assert form(Doubled(m, 0, 5), 1 << 30) == rescale.THRESHOLDS32
-    assert form(Doubled(m, 3), 1000) == rescale.THRESHOLDS32
+    assert form(Doubled(m, 0, 5), 1 << 30) == rescale.HALVES
+    assert form(Doubled(m, 3), 1000) == rescale.HALVES
+    assert form(HalfUp(20000, 20), 1 << 45) == rescale.HALVES
+    assert form(HalfUp(20000, 20), 1 << 49) == rescale.THRESHOLDS64
+    assert form(Doubled(m, 31), 1000) == rescale.THRESHOLDS32
     assert form(Away(36), 1000) == rescale.NARROW
     assert form(Away(36), 1 << 20) == rescale.PRODUCT
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.integers(-(1 << 47), 1 << 47),
+    st.one_of(
+        st.builds(HalfUp, st.integers(1, (1 << 15) - 1), st.integers(0, 62)),
+        st.builds(Doubled, st.integers(1, (1 << 31) - 1), st.integers(0, 30)),
+        st.builds(Doubled, st.integers(1, (1 << 31) - 1), st.just(0), st.integers(1, 31)),
+    ),
+)
+@example(-(1 << 30), Doubled(1 << 30, 0, 1))
+@example(-1, Doubled(1, 0, 31))
+@example(-3, HalfUp(1, 1))
+@example(5, HalfUp(3, 0))
+def test_one_form_of_64_bits(acc: int, by: Doubled | HalfUp) -> None:
+    """Of sums of 32 bits by 31 bits, or of 48 by 15."""
+    acc = acc if isinstance(by, HalfUp) else acc >> 17 + by.left
+    found = halves([by], [(acc, acc)])
+    assert found is not None
+    ((m, apart, shift),) = found
+    total = acc * m + (1 << shift - 1) + (-apart if acc < 0 else apart)
+    assert -(1 << 63) <= total < 1 << 63
+    assert total >> shift == by.code(acc)
 
 
 @pytest.mark.parametrize("flags", ["-O1", "-O3 -march=native"])
@@ -92,6 +119,8 @@ def test_every_code(same_in_c: Check, flags: str) -> None:
         *((Doubled(1 << 30, 0, s),) for s in (0, 1, 2, 8)),
         tuple(Doubled(1518500249 + s, 0, s) for s in (0, 1, 8, 31)),
         tuple(Doubled(m, 0, 9) for m in (1, (1 << 30) + 1, 3 << 29, (1 << 31) - 1)),
+        tuple(Doubled(1518500249, s) for s in (0, 1, 3, 0)),
+        tuple(HalfUp(m, s) for m, s in ((1, 0), (32767, 20), (16384, 14), (9999, 30))),
         (Away(36),),
         tuple(map(Away, (1, 2, 49, 256))),
     )

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from samebits.codegen.lowering.lower import lower_to_calls
 from samebits.ir.graph import Graph, GraphBuilder
 from samebits.ir.integer.bounds import bounds
 from samebits.ir.integer.define import limits
+from samebits.tflite.same.curves import entries_of
 
 Check = Callable[..., None]
 CODES = ("int8", "uint8", "int16", "uint16")
@@ -240,6 +242,23 @@ def elementwise_graphs() -> Iterator[Graph]:
         )
 
 
+def line_graphs() -> Iterator[Graph]:
+    """Tables of 16-bit codes that are straight lines."""
+    rng = np.random.default_rng(40)
+    for x_type, t_type in itertools.product(("int16", "uint16"), CODES):
+        g = GraphBuilder("lines")
+        x = g.input("x", x_type, (1 << 16,))
+        low, high = limits(t_type)
+        heights = rng.integers(low, high + 1, (1 << 6) + 1)
+        at, rest = np.divmod(np.arange(1 << 16), 1 << 10)
+        straight = heights[at] + (((heights[at + 1] - heights[at]) * rest + 512) >> 10)
+        yield g.build([g.add("table", [x, g.constant("t", straight.astype(t_type))])])
+    for steep, tanh in itertools.product((0, 20001), (False, True)):
+        g = GraphBuilder("mirrored lines")
+        x = g.input("x", "int16", (1 << 16,))
+        yield g.build([g.add("table", [x, g.constant("t", entries_of(steep, 3, tanh))])])
+
+
 def table_graphs() -> Iterator[Graph]:
     rng = np.random.default_rng(4)
     for x_type, t_type in itertools.product(CODES, CODES):
@@ -264,6 +283,7 @@ def table_graphs() -> Iterator[Graph]:
     real = np.arange(-32768, 32768) * 2.0**-12
     gelu = np.clip(np.rint(30 * real / (1 + np.exp(-1.702 * real))), -128, 127)
     yield g.build([g.add("table", [x, g.constant("t", gelu.astype(np.int8))])])
+    yield from line_graphs()
     for x_type in (*CODES, "int32"):
         g = GraphBuilder("clip")
         x = g.input("x", x_type, (9, 9))
@@ -586,6 +606,16 @@ def test_a_tensor_is_written_into_itself(same_in_c: Check) -> None:
     graph = g.build([g.add("clip", [turned], {"low": -90, "high": 90})])
     codes = np.arange(-5, 5, dtype=np.int8).reshape(2, 5)
     same_in_c([graph], inputs=[[[codes, np.array([2, -1])]]])
+
+
+def test_straight_lines(same_in_c: Check) -> None:
+    """Of every code."""
+    graphs = list(line_graphs())
+    ramps = [np.arange(1 << 16, dtype=np.uint16).view(graph.values["x"].dtype) for graph in graphs]
+    for graph in graphs:
+        (entry,) = lower_to_calls(graph).entries
+        assert [call.function for call in entry.calls] == ["lines"]
+    same_in_c(graphs, inputs=[[[ramp]] for ramp in ramps])
 
 
 @pytest.mark.parametrize(

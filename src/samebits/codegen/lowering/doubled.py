@@ -8,8 +8,9 @@ right > 0, floor((x + 2**(right - 1) - [x < 0]) / 2**right). A floor of a floor 
 
 The sign may be that of the sum: where it is negative and x is 0, p >= -2**30, and the second line
 gives 0 too. So no multiplier is searched for and none proved; only sums, and what is added to them,
-have to fit. With sums below 2**30 their double fits, and x is the upper word of 2 * acc * m,
-rounded half up: VQRDMULH and SQRDMULH give it, SMMLAR with something added.
+have to fit. In 64 bits this is one form for all of them (`halves`). With sums below 2**30 their
+double fits, and x is the upper word of 2 * acc * m, rounded half up: VQRDMULH and SQRDMULH give it,
+SMMLAR with something added.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fractions import Fraction
 from typing import TypeGuard
 
 from samebits.numerics.multiplier import requantized
-from samebits.spec.rounding import Away, Doubled, Rounding
+from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding
 
 REACH = 1 << 30  # of sums
 NOTHING = Doubled(1, 0, 2)  # rounds all of these sums to 0
@@ -64,6 +65,26 @@ def _fits(by: Doubled, least: int, most: int, zero: int, less: int) -> bool:
     """Whether x, half and zero * 2**right fit in 32 bits."""
     x = (max(abs(least), abs(most)) * by.m >> 31) + 2
     return by.right >= max(less, 1) and x + (2 * abs(zero) + 1 << by.right - 1) < 1 << 31
+
+
+def halves(
+    ratios: Sequence[Rounding], ends: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]] | None:
+    """(m, d, shift) of every channel: code = floor((acc * m + 2**(shift - 1) + d) / 2**shift), with
+    -d where acc < 0. None where a rounding has no such form, or 64 bits do not hold the sum."""
+    found = []
+    for by, (least, most) in zip(ratios, ends, strict=True):
+        if isinstance(by, Doubled):
+            one = (by.m, 1 << 30, by.right + 31) if by.right else (by.m, 0, 31 - by.left)
+        elif isinstance(by, HalfUp):
+            one = (by.m, 0, by.shift) if by.shift else (2 * by.m, 0, 1)
+        else:
+            return None
+        m, apart, shift = one
+        if not shift or max(abs(least), abs(most)) * m + apart + (1 << shift - 1) >= 1 << 63:
+            return None
+        found.append(one)
+    return found
 
 
 def quotient(by: Away, least: int, most: int) -> Fraction:

@@ -29,7 +29,6 @@ import numpy as np
 
 from samebits.codegen.lowering.add import add_entry
 from samebits.codegen.lowering.calls import (
-    Array,
     CallList,
     Data,
     Field,
@@ -67,6 +66,7 @@ from samebits.codegen.lowering.scores import divide, log_softmax, resample, root
 from samebits.codegen.lowering.shapes import broadcast_strides, collapsed, contiguous, shape_struct
 from samebits.codegen.lowering.site import Context, Site
 from samebits.codegen.lowering.sums import sums_entry
+from samebits.codegen.lowering.table import table_entry
 from samebits.codegen.lowering.trees import tree_ensemble
 from samebits.errors import UnsupportedError
 from samebits.ir import Graph, Node, Trait, ops_with
@@ -75,7 +75,6 @@ from samebits.ir.integer.define import limits
 from samebits.ir.integer.layers import fused
 from samebits.ir.integer.windows import balance_factors
 from samebits.spec.fixed import ONE, Shares
-from samebits.tables.cubic import ENTRIES, Cubic, fit_cubic
 
 MAX_SOURCES = 16
 
@@ -302,47 +301,6 @@ def _clip(site: Site) -> ValueCalls:
     return site.entry(site.call("clip", "clip", fields), in_place=[x.name])
 
 
-def table_bytes(table: Array) -> int:
-    """Flash that a table takes, or the cubic in its place."""
-    cubic = _cubic(table)
-    return table.nbytes if cubic is None else cubic.bytes
-
-
-def _cubic(table: Array) -> Cubic | None:
-    return fit_cubic(table) if table.shape == (ENTRIES,) else None
-
-
-def _table(site: Site) -> ValueCalls:
-    """A function of single codes: a table of every code (256 or 65536 entries, or rows of them by
-    channel), or, in place of 65536 entries, piecewise cubics that give the same codes."""
-    x, table = site.input(0), site.required(1)
-    cubic = None if site.context.draft else _cubic(table)
-    if cubic is not None:
-        fields = {
-            "size": x.size,
-            "coefficients": Data(cubic.coefficients.T.reshape(-1)),
-            "segments": len(cubic.coefficients),
-            "low": cubic.low,
-            "high": cubic.high,
-            "mirror": cubic.mirror or 0,
-            "mirrored": int(cubic.mirror is not None),
-            "bits": cubic.bits,
-            **{f"shift{degree}": shift for degree, shift in enumerate(cubic.shifts)},
-            "type": TYPES[x.dtype],
-            "out_type": TYPES[table.dtype.name],
-            "narrow": int(cubic.narrow),
-        }
-        return site.entry(site.call("cubic", "cubic", fields), in_place=[x.name])
-    fields = {
-        "size": x.size,
-        "channels": len(table) if table.ndim == 2 else 1,
-        "table": Data(table.reshape(-1)),
-        "type": TYPES[x.dtype],
-        "out_type": TYPES[table.dtype.name],
-    }
-    return site.entry(site.call("table", "table", fields), in_place=[x.name])
-
-
 # --- pools and reductions ---------------------------------------------------------------------
 
 
@@ -482,7 +440,7 @@ _RULES: dict[str, Callable[[Site], ValueCalls]] = {
     "minimum": _broadcast,
     "requantize": _requantize,
     "clip": _clip,
-    "table": _table,
+    "table": table_entry,
     **dict.fromkeys(("max_pool", "sum_pool"), _pool),
     **dict.fromkeys(ops_with(Trait.REDUCES, integer=True), _reduce),
     "softmax": _softmax,

@@ -27,7 +27,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from samebits.codegen.lowering.calls import Data, Struct
-from samebits.codegen.lowering.doubled import are_doubled, quotient
+from samebits.codegen.lowering.doubled import are_doubled, halves, quotient
 from samebits.codegen.lowering.high import word_multipliers
 from samebits.errors import UnsupportedError
 from samebits.ir.integer.bounds import Interval
@@ -47,7 +47,7 @@ from samebits.spec.rounding import Away, Rounding
 TYPES = {"int8": 0, "uint8": 1, "int16": 2, "uint16": 3, "int32": 4, "int64": 5}
 WIDTHS = {name: np.dtype(name).itemsize for name in TYPES}
 STORE, SHIFT, NARROW, PRODUCT, TIES, THRESHOLDS32, WORDS, DOUBLED = range(8)
-WIDE, LONG, DIVIDE, THRESHOLDS64 = range(8, 12)
+WIDE, LONG, DIVIDE, THRESHOLDS64, HALVES = range(8, 13)
 # multipliers: or thresholds, or ratios; count: thresholds of a channel
 FIELDS = ("multipliers", "shifts", "channels", "count", "zero", "low", "high")
 LONG_BITS, LONG_SHIFT = 62, 126  # of a multiplier in 128-bit products
@@ -86,6 +86,11 @@ def rescaling(interval: Interval, attributes: Any, where: str) -> Struct:
         shifts = Data(np.array([by.right for by in ratios], np.uint8))
         own = (multipliers, shifts, len(ratios), 0, zero, low, high)
         return _struct(DOUBLED, attributes["dtype"], *own)
+    if (by_halves := halves(ratios, ends)) is not None:
+        pairs = Data(np.array([one[:2] for one in by_halves], np.int32).reshape(-1))
+        shifts = Data(np.array([one[2] for one in by_halves], np.uint8))
+        own = (pairs, shifts, len(ratios), 0, zero, low, high)
+        return _struct(HALVES, attributes["dtype"], *own)
     ratios = [
         quotient(by, *reach) if isinstance(by, Away) else by
         for by, reach in zip(ratios, ends, strict=True)

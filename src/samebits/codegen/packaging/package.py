@@ -53,7 +53,8 @@ GENERATOR = "samebits"
 # Of csrc/inference, in the order in which they become one file: what is static in one may be used
 # in those after it.
 KERNELS = (
-    *("rescale.c", "codes_x86.c", "codes16.c", "codes_avx2.c", "codes_neon.c", "conv_band.c"),
+    *("rescale64.c", "rescale.c"),
+    *("codes_x86.c", "codes16.c", "codes_avx2.c", "codes_neon.c", "conv_band.c"),
     *("conv_x86.c", "panel_vnni.c", "panel16.c", "panel_avx2.c", "panel_neon.c"),
     *("conv_panels.c", "lanes_x86.c", "lanes_neon.c", "depthwise_rows.c", "conv_arm.c", "conv.c"),
     *("packed_mve.c", "packed_mve_depth.c", "packed_thumb.c"),

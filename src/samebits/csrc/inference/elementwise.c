@@ -1,8 +1,8 @@
 /* --- element by element ------------------------------------------------------------------------
  *
  * Sums, products, maxima and minima of broadcast tensors, affine maps, clips, and functions of one
- * code: a table of every code, or piecewise cubics (tables/cubic.py defines their arithmetic, every
- * step of it integer).
+ * code: a table of every code, piecewise cubics (tables/cubic.py defines their arithmetic, every
+ * step of it integer), or straight lines (tables/lines.py).
  *
  * Bounds: sums and products wrap modulo 2**32, or 2**64 where the lowering says `wide`; it has
  * proved that what they are at the end fits. The vector forms add the same numbers 16 at a time. */
@@ -417,5 +417,23 @@ void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out) {
         v = samebits_floor64(v + half, c->shift0);
         if (c->mirrored && code < 0) v = c->mirror - v;
         samebits_put(out, c->out_type, i, samebits_clamp64(v, c->low, c->high));
+    }
+}
+
+void samebits_run_lines(const samebits_lines *c, const void *x, void *out) {
+    const int32_t half = ((int32_t)1 << c->left) >> 1, rest = ((int32_t)1 << c->bits) - 1;
+    int32_t i;
+    for (i = 0; i < c->size; i++) {
+        const int32_t code = samebits_index(x, c->type, i) - 32768, below = code < 0;
+        int32_t w = code + 32768, at, v;
+        if (c->mirrored) {
+            w = ((below ? -code : code) * c->factor + half - (below && half)) >> c->left;
+        }
+        at = SAMEBITS_MIN(w >> c->bits, c->last);
+        v = (int32_t)c->heights[at] << c->bits;
+        if (at < c->last) v += (w & rest) * ((int32_t)c->heights[at + 1] - c->heights[at]);
+        v = ((v + (((int32_t)1 << c->shift) >> 1)) >> c->shift) - c->offset;
+        v = SAMEBITS_MIN(v, c->top);
+        samebits_put(out, c->out_type, i, c->mirrored && below ? c->mirror - v : v);
     }
 }

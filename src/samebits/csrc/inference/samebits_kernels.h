@@ -20,8 +20,8 @@ extern "C" {
 #define SAMEBITS_INT64 5
 
 /* How an accumulator becomes a code: y = min(max(f(acc) + zero, low), high). Shifts are at least 1
- * and round half to even, but for SAMEBITS_DOUBLED. From SAMEBITS_WIDE on the accumulator is taken
- * as 64 bits. */
+ * and round half to even, but for SAMEBITS_DOUBLED and SAMEBITS_HALVES. From SAMEBITS_WIDE on the
+ * accumulator is taken as 64 bits. */
 #define SAMEBITS_STORE 0        /* y = acc, nothing else */
 #define SAMEBITS_SHIFT 1        /* acc >> s in 32 bits */
 #define SAMEBITS_NARROW 2       /* acc * m >> s in 32 bits, int32_t m */
@@ -34,6 +34,7 @@ extern "C" {
 #define SAMEBITS_LONG 9         /* acc * m >> s in 128 bits, int64_t m */
 #define SAMEBITS_DIVIDE 10      /* acc * p / q in 64 bits, int64_t p, q for every channel */
 #define SAMEBITS_THRESHOLDS64 11 /* thresholds of int64_t */
+#define SAMEBITS_HALVES 12 /* (acc * m + 2**(s - 1) + d) >> s, -d where acc < 0; int32_t m, d */
 
 typedef struct {
     const void *multipliers; /* or thresholds, [channels][count] */
@@ -190,6 +191,14 @@ typedef struct {
     uint8_t mirrored, bits, shift0, shift1, shift2, shift3, type, out_type;
     uint8_t narrow; /* all sums fit in 32 bits; 2: the products with c3 and c2 too */
 } samebits_cubic;
+
+/* A 16-bit table as straight lines: src/samebits/tables/lines.py has the arithmetic. */
+typedef struct {
+    int32_t size;
+    const uint16_t *heights; /* [last + 1] */
+    int32_t last, factor, offset, top, mirror;
+    uint8_t mirrored, left, bits, shift, type, out_type;
+} samebits_lines;
 
 /* a[.., rows, depth] times b[.., depth, columns], leading axes broadcast. */
 typedef struct {
@@ -370,6 +379,7 @@ void samebits_run_requantize(const samebits_requantize *c, const void *x, void *
 void samebits_run_clip(const samebits_clip *c, const void *x, void *out);
 void samebits_run_table(const samebits_table *c, const void *x, void *out);
 void samebits_run_cubic(const samebits_cubic *c, const void *x, void *out);
+void samebits_run_lines(const samebits_lines *c, const void *x, void *out);
 void samebits_run_max_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_sum_pool(const samebits_pool *c, const void *x, void *out);
 void samebits_run_reduce(const samebits_reduce *c, const void *x, void *out);

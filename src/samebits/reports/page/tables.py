@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from samebits.codegen.lowering.lower import table_bytes
+from samebits.codegen.lowering.table import table_bytes
 from samebits.errors import SamebitsError
 from samebits.ir import Graph, Node, Trait, has
 from samebits.ir.integer.transfer import transfer_tables

@@ -135,7 +135,7 @@ class LiteNode(ForeignNode):
         ledger.keep(2 * array.nbytes, str(tensor))
         if perm is not None:
             array = array.transpose(perm)
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
         name = self.builder.constant(tensor.name or "constant", array)
         quantization = tensor.quantization
         if quantization is None or tensor.dtype.startswith(("float", "bool")):
@@ -179,7 +179,13 @@ class LiteNode(ForeignNode):
         if unit.size != 1:
             raise UnsupportedError(f"expected one scale of the input, found {unit.size}")
         # The product of two binary32 numbers is exact in binary64, and rounded once.
-        product = (unit[0] * factors).astype(np.float32)
+        with np.errstate(over="ignore", under="ignore"):
+            product = (unit[0] * factors).astype(np.float32)
+        if not (np.isfinite(product) & (product > 0)).all():
+            raise UnsupportedError(
+                f"expected scales whose product binary32 holds as unit of the bias, found {unit[0]}"
+                f" times {factors.min()} to {factors.max()}"
+            )
         name = self.builder.constant(tensor.name or "bias", codes.astype(np.int32))
         return (self.dequantized(name, Scaling(tuple(product.tolist())), 0),)
 

@@ -11,6 +11,7 @@ from samebits.ir import Graph, Node
 from samebits.tflite.entry import Lite
 from samebits.tflite.export import products, rules  # noqa: F401  they enter their rules
 from samebits.tflite.export.builder import RULES, FileBuilder, Rounded
+from samebits.tflite.export.sums import rounded_sums
 from samebits.tflite.file import File
 from samebits.tflite.meaning import STATED, Meaning
 from samebits.tflite.same.versions import NEWEST, RUNTIMES
@@ -26,6 +27,7 @@ def to_lite(graph: Graph, source: str) -> File:
     """
     if graph.states:
         raise UnsupportedError(f"{source}: expected a network without states, found a step graph")
+    graph = rounded_sums(graph)
     builder = FileBuilder(graph)
     for name in graph.inputs:
         value = graph.values[name]

@@ -111,6 +111,22 @@ def _add(node: SameNode) -> str:
     return node.requantized(total, by[2])
 
 
+@same_op("ADD_N")
+def _add_all(node: SameNode) -> str:
+    """The sum of tensors of one scale, rounded once: halves of operands, as those of ADD, need no
+    rounding. The kernel begins with an operand of code 0, whatever number that stands for."""
+    count, x, y = len(node.operator.inputs), node.scale(0), scale_of(node.result)
+    like = (node.kind, node.tensor(0).shape, x)
+    found = {(t.dtype, t.shape, t.quantization) for t in map(node.tensor, range(count))}
+    if node.kind != "int8" or count < 2 or found != {like}:
+        raise UnsupportedError("expected several tensors of int8 codes, of one shape and scale")
+    half = 1 << LEFT["int8"] - 1
+    offset = -x.zero_points[0] * (count + 1) * half
+    names = [node.input(i) for i in range(count)]
+    total = node.emit("add", names, factors=(half,) * count, offset=offset, dtype="int64")
+    return node.requantized(total, doubled(*split(2.0 * x.scales[0] / (2 * half * y.scales[0]))))
+
+
 @same_op("SQUARED_DIFFERENCE")
 def _squared(node: SameNode) -> str:
     """The square of the difference of two rounded operands."""

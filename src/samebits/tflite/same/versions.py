@@ -15,14 +15,29 @@ import numpy as np
 
 from samebits.tflite.file import Scaling
 
+PACKAGE = "tflite-micro"
+
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime: the package that it is, and the operators whose ratios it forms in binary32."""
+    """A runtime: the packages that have it, and the operators whose ratios it forms in binary32.
+
+    first, last: versions of the first package and of the last one that was compared
+    """
 
     name: str
-    package: str
+    first: str
+    last: str
     short: frozenset[str]
+
+    @property
+    def package(self) -> str:
+        """The packages, as their registry names them."""
+        return f"{PACKAGE} {self.first} to {self.last}"
+
+    def holds(self, version: str) -> bool:
+        """Whether a package of this version has the runtime: they are dated, year first."""
+        return self.first <= version <= self.last
 
     def kind(self, op: str) -> type[np.float32] | type[np.float64]:
         """The type in which an operator forms its ratio."""
@@ -59,8 +74,8 @@ _SHORT = frozenset(
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        Runtime("tflm-2026-09", "tflite-micro of 2026-09-30", _SHORT),
-        Runtime("tflm-2026-10", "tflite-micro 0.dev20261023182759", frozenset()),
+        Runtime("tflm-2026-09", "0.dev20260925222358", "0.dev20261012203412", _SHORT),
+        Runtime("tflm-2026-10", "0.dev20261013214400", "0.dev20261023182759", frozenset()),
     )
 }
 NEWEST = "tflm-2026-10"

@@ -54,8 +54,10 @@ class LiteRuntime(Backend):
             return f"{PACKAGES[self.name]} rounds several times; {rest}"
         if self.name != "tflm":
             return "LiteRT is no runtime of the meaning tflite, whose bits are TFLM's"
-        found, named = version("tflm"), runtime.runtime.package
-        return "" if found in named else f"tflite-micro {found} is installed, not {named}"
+        found = version("tflm")
+        if runtime.runtime.holds(found):
+            return ""
+        return f"tflite-micro {found} is installed, not {runtime.runtime.package}"
 
     def results(
         self, model: Model, inputs: Sequence[Array], between: bool
