@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from samebits.codegen import sound
-from samebits.codegen.header import scale_parts
+from samebits.codegen.header import of_net, scale_parts
+from samebits.codegen.image import Image, answer_text
 from samebits.codegen.memory import byte_size
 from samebits.codegen.names import CTYPES, c_string, continued, wrapped_list
 from samebits.contract import Contract, InputMeaning, OutputMeaning
@@ -329,9 +330,9 @@ def _classes(raw: Raw, upper: str) -> list[str]:
     return lines
 
 
-def source(raw: Raw, prefix: str) -> str:
-    """<prefix>_predict.c."""
-    upper = prefix.upper()
+def source(raw: Raw, prefix: str, image: Image | None = None) -> str:
+    """<prefix>_predict.c. image: of the weights, where they are beside the code."""
+    upper, net = prefix.upper(), of_net(image)
     lines = [f'#include "{prefix}.h"', ""]
     if raw.given.columns:
         lines += [
@@ -351,62 +352,91 @@ def source(raw: Raw, prefix: str) -> str:
     if raw.rate:
         ends = limits(raw.input.dtype)
         lines += [*sound.parameters(raw.settings, prefix), ""]
-        lines += [*sound.front(raw.settings, raw.input.shape[1], ends, prefix), ""]
+        lines += [*sound.front(raw.settings, raw.input.shape[1], ends, prefix, net), ""]
     else:
-        lines += [*(_row(raw, prefix) if raw.given.columns else _pixels(raw, prefix)), ""]
-    lines += [*_answer(raw, prefix), "", *_predict(raw, prefix), "", *_selftest(raw, prefix)]
+        made = _row if raw.given.columns else _pixels
+        lines += [*made(raw, prefix, image), ""]
+    lines += [*_answer(raw, prefix, image), "", *_predict(raw, prefix, image), ""]
+    lines += _selftest(raw, prefix, image)
     lines += ["", "#endif"] if raw.given.columns else []
     return "\n".join(lines) + "\n"
 
 
 def _array(kind: str, name: str, items: Sequence[str]) -> list[str]:
+    """A constant array."""
     return [f"static const {kind} {name}[{len(items)}] = {{", f"    {wrapped_list(items, 4)}}};"]
 
 
-def _row(raw: Raw, prefix: str) -> list[str]:
-    """The table of the columns."""
-    known = [str(len(column.categories)) for column in raw.given.columns]
-    numbers, exponents, parts = [], [], iter(raw.parts)
+def _row(raw: Raw, prefix: str, image: Image | None) -> list[str]:
+    """The table of the columns; with an image, a function that gives it."""
+    known = [len(column.categories) for column in raw.given.columns]
+    numbers, exponents, parts = list[int](), list[int](), iter(raw.parts)
     for column in raw.given.columns:
         if column.scale is None:
-            exponents.append("0")
+            exponents.append(0)
             continue
         b, c, h = next(parts)
-        exponents.append(str(b))
+        exponents.append(b)
         for number in (65535 * h - c, h << 17):
             words = number % (1 << WORD * raw.words)
-            numbers += [f"0x{words >> WORD * i & 0xFFFFFFFF:08x}u" for i in range(raw.words)]
+            numbers += [words >> WORD * i & 0xFFFFFFFF for i in range(raw.words)]
     low, high = limits(raw.input.dtype)
     width, port = byte_size(raw.input) // raw.input.size, f"{prefix.upper()}_INPUT0"
+    lines, names = list[str](), [f"{prefix}_raw_{of}" for of in ("words", "exponents", "numbers")]
+    tables = (("uint8", known), ("int16", exponents), ("uint32", numbers or [0]))
+    if image is None:
+        words_text = str(raw.words)
+        for (kind, values), name in zip(tables, names, strict=True):
+            items = [f"0x{value:08x}u" if kind == "uint32" else str(value) for value in values]
+            lines += _array(f"{kind}_t", name, items)
+    else:
+        words_text = image.number(raw.words, "uint32_t")
+        names = [image.name(np.array(values, kind)) for kind, values in tables]
+    net = of_net(image)
     items = [
-        *(str(len(known)), str(raw.words), str(int(raw.given.missing == "mean"))),
-        *(f"{prefix}_raw_words", f"{prefix}_raw_exponents", f"{prefix}_raw_numbers"),
-        *(f"{port}_SCALE_M", f"{port}_SCALE_E", f"{port}_ZERO", str(low), str(high), str(width)),
+        *(str(len(known)), words_text, str(int(raw.given.missing == "mean")), *names),
+        *(f"{port}_{key}{net}" for key in ("SCALE_M", "SCALE_E", "ZERO")),
+        *(str(low), str(high), str(width)),
     ]
+    if image is None:
+        head = f"static const samebits_raw {prefix}_row = {{"
+        return [*lines, head, f"    {wrapped_list(items, 4)}}};"]
     return [
-        *_array("uint8_t", f"{prefix}_raw_words", known),
-        *_array("int16_t", f"{prefix}_raw_exponents", exponents),
-        *_array("uint32_t", f"{prefix}_raw_numbers", numbers or ["0u"]),
-        f"static const samebits_raw {prefix}_row = {{",
-        f"    {wrapped_list(items, 4)}}};",
+        f"static samebits_raw {prefix}_row(const {prefix}_t *net) {{",
+        "    const samebits_raw row = {",
+        f"        {wrapped_list(items, 8)}}};",
+        "    return row;",
+        "}",
     ]
 
 
-def _pixels(raw: Raw, prefix: str) -> list[str]:
+def _pixels(raw: Raw, prefix: str, image: Image | None) -> list[str]:
     """The table of the codes of bytes."""
-    codes = [str(code) for code in raw.pixels.reshape(-1).tolist()]
-    return _array(CTYPES[raw.input.dtype], f"{prefix}_pixels", codes)
+    kind, name = CTYPES[raw.input.dtype], f"{prefix}_pixels"
+    if image is None:
+        return _array(kind, name, [str(code) for code in raw.pixels.reshape(-1).tolist()])
+    return [
+        f"static const {kind} *{name}(const {prefix}_t *net) {{",
+        f"    return (const {kind} *){image.name(raw.pixels.astype(raw.input.dtype))};",
+        "}",
+    ]
 
 
-def _answer(raw: Raw, prefix: str) -> list[str]:
+def _answer(raw: Raw, prefix: str, image: Image | None) -> list[str]:
     """A function from the input's codes to the answer."""
+    zero = f"{prefix.upper()}_OUTPUT0_ZERO{of_net(image)}"
     upper = prefix.upper()
     lines = [
         f"static void {prefix}_answer(const {prefix}_t *net, {prefix}_answer_t *answer) {{",
         "    int32_t i;",
     ]
     scales = raw.known_scales if raw.made.rule == "regression" else []
-    if scales:
+    if scales and image is not None:
+        found = np.array([(m, b) for m, b, _ in scales], np.int64)
+        lines.append(
+            f"    const int64_t (*factors)[2] = (const int64_t (*)[2]){image.name(found)};"
+        )
+    elif scales:
         factors = [f"{{{_wide(m)}, {_wide(b)}}}" for m, b, _ in scales]
         lines += [
             f"    static const int64_t factors[{upper}_OUTPUT0_SIZE][2] = {{",
@@ -425,14 +455,14 @@ def _answer(raw: Raw, prefix: str) -> list[str]:
     elif raw.made.rule == "threshold":
         lines += [
             loop,
-            f"        const int64_t centred = (int64_t)answer->output[i] - {upper}_OUTPUT0_ZERO;",
+            f"        const int64_t centred = (int64_t)answer->output[i] - {zero};",
             "        answer->holds[i] = centred > 0;",
             "    }",
         ]
     else:
         lines += [
             loop,
-            f"        const int64_t centred = (int64_t)answer->output[i] - {upper}_OUTPUT0_ZERO;",
+            f"        const int64_t centred = (int64_t)answer->output[i] - {zero};",
             "        const int64_t exact = centred * factors[i][0] + factors[i][1];",
             f"        const int64_t nearest = samebits_round64(exact, {VALUE_SHIFT});",
             "        answer->value[i] = (int32_t)samebits_clamp64(nearest, INT32_MIN, INT32_MAX);",
@@ -448,57 +478,62 @@ def _wide(number: int) -> str:
     return f"-{text}" if number < 0 else text
 
 
-def _predict(raw: Raw, prefix: str) -> list[str]:
+def _predict(raw: Raw, prefix: str, image: Image | None) -> list[str]:
     """NAME_predict."""
-    lines = _head(raw, prefix, " {")
+    lines, net = _head(raw, prefix, " {"), "net, " if image is not None else ""
     if raw.rate:
         lines += [
             f"    if (count < {raw.settings.frame}u) return 1;",
-            f"    {prefix}_hear(raw, count, answer);",
+            f"    {prefix}_hear({net}raw, count, answer);",
         ]
     elif raw.given.columns:
+        row = f"{prefix}_row"
+        if image is not None:
+            lines, row = [*lines, f"    const samebits_raw row = {row}(net);"], "row"
         lines += [
-            f"    const int wrong = samebits_raw_row(&{prefix}_row, raw, answer->input);",
+            f"    const int wrong = samebits_raw_row(&{row}, raw, answer->input);",
             "    if (wrong) return wrong;",
         ]
     else:
-        lines += ["    uint32_t i;", *_looked_up(raw, prefix, "raw[i]", 4)]
+        lines += ["    uint32_t i;", *_looked_up(raw, prefix, "raw[i]", 4, of_net(image))]
     return [*lines, f"    {prefix}_answer(net, answer);", "    return 0;", "}"]
 
 
-def _looked_up(raw: Raw, prefix: str, byte: str, indent: int) -> list[str]:
-    """A loop that looks up the code of every byte."""
+def _looked_up(raw: Raw, prefix: str, byte: str, indent: int, net: str) -> list[str]:
+    """A loop that looks up the code of every byte. net: what the table is read of."""
     channel = ""
     if len(raw.pixels) > 1:
         channel = f"i / {raw.input.size // len(raw.pixels)}u * 256u + "
     space = " " * indent
     return [
         f"{space}for (i = 0; i < {prefix.upper()}_RAW_SIZE; i++) {{",
-        f"{space}    answer->input[i] = {prefix}_pixels[{channel}{byte}];",
+        f"{space}    answer->input[i] = {prefix}_pixels{net}[{channel}{byte}];",
         f"{space}}}",
     ]
 
 
-def _selftest(raw: Raw, prefix: str) -> list[str]:
+def _selftest(raw: Raw, prefix: str, image: Image | None) -> list[str]:
     """NAME_predict_selftest."""
     upper, rule = prefix.upper(), raw.made.rule
     answer, found = f"{prefix}_answer_t", raw.hash()
     lines = [f"int {prefix}_predict_selftest(const {prefix}_t *net, {answer} *answer) {{"]
-    words = f"((uint64_t)0x{found >> 32:08x}u << 32) | 0x{found & 0xFFFFFFFF:08x}u"
     bare = bool(raw.given.columns or raw.rate)
     if raw.rate:
         noise = sound.noise(raw.settings)
         lines.append(
             "    " + sound.table(f"{prefix}_noise", noise).rstrip().replace("\n", "\n    ")
         )
-    if raw.given.columns:
+    if raw.given.columns and image is not None:
+        rows = image.name(raw.samples().astype(np.float64))
+        lines.append(f"    const {prefix}_raw_t *rows = (const {prefix}_raw_t *){rows};")
+    elif raw.given.columns:
         reals = [number.hex() for number in raw.samples().reshape(-1).tolist()]
         lines += [
             f"    static const {prefix}_raw_t rows[{TESTED} * {upper}_RAW_SIZE] = {{",
             f"        {wrapped_list(reals, 8)}}};",
         ]
     lines += [
-        f"    const uint64_t expected = {words};",
+        f"    const uint64_t expected = {answer_text(found, image)};",
         "    uint64_t hash = SAMEBITS_HASH;",
         "    uint32_t sample" + ("" if bare and rule == "argmax" else ", i") + ";",
         f"    for (sample = 0; sample < {TESTED}; sample++) {{",
@@ -516,7 +551,10 @@ def _selftest(raw: Raw, prefix: str) -> list[str]:
         ]
     else:
         byte = f"(uint8_t)((sample * {upper}_RAW_SIZE + i) * 37u + 11u)"
-        lines += [*_looked_up(raw, prefix, byte, 8), f"        {prefix}_answer(net, answer);"]
+        lines += [
+            *_looked_up(raw, prefix, byte, 8, of_net(image)),
+            f"        {prefix}_answer(net, answer);",
+        ]
     for port, value in (("input", raw.input), ("output", raw.output)):
         width = byte_size(value) // value.size
         size = f"{upper}_{port.upper()}0_SIZE"
