@@ -222,7 +222,7 @@ def compared(
     names: Sequence[str],
     strict: bool,
     usual: bool,
-    seed: int,
+    seed: int | None,
     raw: bool,
 ) -> tuple[int, Graph, list[Array], list[Verdict]]:
     """The number of samples, what is compared, the reference's, and a verdict for each backend.

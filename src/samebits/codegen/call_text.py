@@ -114,7 +114,8 @@ class CallWriter:
         return f"{{\n{indent}{inner}}}"
 
     def _field(self, struct: str, key: str, field: Field, indent: str) -> str:
-        """The initialiser of one field of a struct. An array of structs is declared before, by a name."""
+        """The initialiser of a struct's field. An array of structs is declared before, by a
+        name."""
         if field is None:
             return "0"
         if isinstance(field, Data):

@@ -289,7 +289,7 @@ def _memory(layout: MemoryLayout, blocked: StepBlocks | None, prefix: str) -> li
 def _instance(prefix: str, about: About) -> list[str]:
     """The type of an instance, and the two ways to make one."""
     upper, image = prefix.upper(), about.image is not None
-    given = ", image, bytes" if image else ""
+    given, on = (", image, bytes", f" on {upper}_IMAGE") if image else ("", "")
     members = f"(uint8_t *)name##_arena, &{about.kernels}"
     return [
         *(_image(prefix, about.contract) if image else []),
@@ -304,7 +304,7 @@ def _instance(prefix: str, about: About) -> list[str]:
         *(["    const samebits_image *image;"] if image else []),
         f"}} {prefix}_t;",
         "",
-        f"/* An instance with a static arena, ready to run{f' on {upper}_IMAGE' if image else ''}. */",
+        f"/* An instance with a static arena, ready to run{on}. */",
         *continued(
             [
                 f"#define {upper}_INSTANCE(name)",
@@ -339,8 +339,8 @@ def _instance(prefix: str, about: About) -> list[str]:
 
 
 _IMAGE_PROMISE = (
-    " * `bytes` bytes or more lie at `image`, which is used in place as long as the instance is: 0, or",
-    " * what is wrong with it, SAMEBITS_IMAGE_..., and the instance is not made. */",
+    " * `bytes` bytes or more lie at `image`, which is used in place as long as the instance is.",
+    " * 0, or what is wrong with the image, SAMEBITS_IMAGE_...; then no instance is made. */",
 )
 
 
@@ -348,9 +348,9 @@ def _image(prefix: str, contract: Contract) -> list[str]:
     """The structure of the code, and the image that lies beside it."""
     upper = prefix.upper()
     return [
-        "/* What this code computes is decided by an image of weights: <prefix>.weights, or, linked",
-        f" * in, {upper}_IMAGE of {prefix}_image.c. Another training of the same network, compiled",
-        " * with the same options, has an image of the same structure, which this code takes too. */",
+        f"/* An image of weights decides what this code computes: {prefix}.weights, or, linked in,",
+        f" * {upper}_IMAGE of {prefix}_image.c. Another training of the same network, compiled",
+        " * with the same options, has one of the same structure, which this code takes too. */",
         f"#define {upper}_STRUCTURE 0x{STRUCTURE}u",
         f"#define {upper}_IMAGE {prefix}_image_{STRUCTURE}",
         f"extern const uint64_t {upper}_IMAGE[];",

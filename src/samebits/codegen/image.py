@@ -61,6 +61,8 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
     "fill": ("code",),
 }
 """The numbers of each struct of parameters that follow from weights and scales."""
+OPTIONAL = {"rescale": ("multipliers", "shifts")}  # arrays that not every form has
+NONE: Array = np.zeros(0, np.int8)
 
 
 class Image(Constants):
@@ -94,7 +96,9 @@ class Image(Constants):
         body, places, known = bytearray(b"".join(texts)), [], dict[bytes, int]()
         for array in self.arrays:
             data = array.astype(array.dtype.newbyteorder("<")).tobytes()
-            if data not in known:
+            if not data:
+                known[data] = 0
+            elif data not in known:
                 body += b"\0" * (-(at + len(body)) % (WIDE if len(data) >= LONG else ALIGNMENT))
                 known[data] = at + len(body)
                 body += data
@@ -157,7 +161,8 @@ class ImageWriter(CallWriter):
 
     def _filling(self, parameters: Struct) -> str:
         """Declare the function that fills parameters, and its memory; its name."""
-        self._lists = lists = []
+        lists: list[tuple[str, Structs]] = []
+        self._lists = lists
         kind, text = f"samebits_{parameters.type}", self._initialiser(parameters, "        ")
         self._lists = None
         name = self._fresh()
@@ -183,6 +188,8 @@ class ImageWriter(CallWriter):
     def _field(self, struct: str, key: str, field: Field, indent: str) -> str:
         if isinstance(field, int) and key in TRAINED.get(struct, ()):
             return self.image.number(field, _kinds()[struct][key])
+        if field is None and key in OPTIONAL.get(struct, ()):
+            return self.image.name(NONE)
         if isinstance(field, Structs) and self._lists is not None:
             name = f"list{len(self._lists)}"
             self._lists.append((name, field))
@@ -199,7 +206,7 @@ def _kinds() -> dict[str, dict[str, str]]:
         kinds = found[name] = {}
         for line in body.split(";"):
             kind, _, names = line.strip().partition(" ")
-            kinds |= {each: kind for each in re.findall(r"\w+", names)}
+            kinds |= dict.fromkeys(re.findall(r"\w+", names), kind)
     return found
 
 

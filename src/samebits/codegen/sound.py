@@ -90,14 +90,14 @@ def front(
     upper = prefix.upper()
     head = f"static void {prefix}_hear("
     pad = " " * len(head)
-    port = f"{upper}_INPUT0"
+    scale = f"{upper}_INPUT0_SCALE"
     return [
         f"static void {prefix}_put({first}{prefix}_answer_t *answer, int32_t step) {{",
         "    int32_t i;",
         f"    for (i = 0; i < {settings.mels}; i++) {{",
         f"        answer->input[step * {settings.mels} + i] = ({prefix}_input0_t)samebits_code(",
-        f"            (float)answer->features[i], {port}_SCALE_M{net}, {port}_SCALE_E{net} + {BITS},",
-        f"            {port}_ZERO{net}, {ends[0]}, {ends[1]});",
+        f"            (float)answer->features[i], {scale}_M{net}, {scale}_E{net} + {BITS},",
+        f"            {upper}_INPUT0_ZERO{net}, {ends[0]}, {ends[1]});",
         "    }",
         "}",
         "",

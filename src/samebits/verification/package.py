@@ -42,8 +42,8 @@ def packaged(name: str, data: bytes, source: str, how: Packaging) -> Package:
     """The package of a model.onnx or model.tflite: the same bytes from the same version wherever it
     is made, since nothing else enters it.
 
-    name: which of both. how: its prefix, processor, layout. source: what messages call the model. Errors as
-    `codegen.packaging.package.package`.
+    name: which of both. how: of its prefix, processor and layout. source: what messages call the
+    model. Errors as `codegen.packaging.package.package`.
     """
     model = _model(name, data, source)
     beside: dict[str, str | bytes] = {name: data}
@@ -139,7 +139,7 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
             "its files were compared with the SHA-256 of the report alone, and its C was not run; "
             "verify it with that version, or compile again"
         )
-    chosen = {name: report.get(name) for name in ("prefix", "cpu", "package")}
+    chosen: dict[str, Any] = {name: report.get(name) for name in ("prefix", "cpu", "package")}
     name = model_file(folder) or ONNX_FILE
     data = file_bytes(folder, name, MAX_FILE)
     try:

@@ -25,7 +25,8 @@ from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
 from samebits.codegen.image import HEADER as IMAGE_HEADER
-from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, Image, sealed as sealed_code
+from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, Image
+from samebits.codegen.image import sealed as sealed_code
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu, find_cpu
 from samebits.codegen.memory import layout
 from samebits.codegen.names import c_comment, checked_prefix

@@ -132,10 +132,10 @@ def raw_functions(prefix: str) -> str:
 def image_functions(prefix: str, structure: str) -> str:
     """Lines about weights as an image."""
     return (
-        f"- The weights are an image, `{prefix}.weights`: structure `{structure}`. The instance of\n"
-        f"  `{prefix.upper()}_INSTANCE` has the one of `{prefix}_image.c`; `{prefix}_init` takes\n"
-        "  one at any address that is a multiple of 8, and returns 0, or what is wrong with it.\n"
-        "  A program that only does that needs no `_image.c`.\n"
+        f"- The weights are an image, `{prefix}.weights`, of structure\n"
+        f"  `{structure}`. `{prefix.upper()}_INSTANCE` takes that of `{prefix}_image.c`;\n"
+        f"  `{prefix}_init` one at any multiple of 8, and returns 0, or what is wrong with it.\n"
+        f"  A program without `{prefix.upper()}_INSTANCE` does not need `{prefix}_image.c`.\n"
     )
 
 

@@ -41,9 +41,11 @@ static inline int64_t samebits_image_number(const samebits_image *image, uint32_
     return ((const int64_t *)numbers)[index];
 }
 
+/* An array; null where its offset is 0. */
 static inline const void *samebits_image_array(const samebits_image *image, uint32_t index) {
     const void *arrays = (const uint8_t *)image + image->arrays;
-    return (const uint8_t *)image + ((const uint32_t *)arrays)[index];
+    const uint32_t at = ((const uint32_t *)arrays)[index];
+    return at == 0 ? 0 : (const uint8_t *)image + at;
 }
 
 static inline const char *samebits_image_text(const samebits_image *image, uint32_t at) {
