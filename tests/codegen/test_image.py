@@ -14,7 +14,7 @@ from torch import nn
 import samebits as sb
 from c_files import write_files
 from integer_graphs import inputs_of, operator_graphs, random_network
-from samebits.codegen.image import HEAD, Image, sealed
+from samebits.codegen.image import HEAD, WeightImage, sealed
 from samebits.codegen.packaging.package import package
 from samebits.codegen.run.execute import build, execute
 from samebits.codegen.run.interface import Interface
@@ -203,10 +203,10 @@ def test_two_names_of_one_kind_and_other_words() -> None:
 
 
 def test_equal_arrays_lie_in_an_image_once() -> None:
-    image, array = Image("m"), np.arange(100, dtype=np.int8)
+    image, array = WeightImage("m"), np.arange(100, dtype=np.int8)
     image.name(array)
     size = len(image.encoded(0, "", ""))
-    again = Image("m")
+    again = WeightImage("m")
     for _ in range(3):
         again.name(array)
     assert len(again.encoded(0, "", "")) - size <= 16

@@ -80,6 +80,7 @@ class _Writer:
         self.graph, self.prefix, self.upper, self.about = graph, prefix, prefix.upper(), about
 
     def init(self) -> list[str]:
+        """model_init, which checks the arena."""
         arena, image = f"{self.upper}_ARENA_BYTES", self.about.image is not None
         given = ", image, bytes" if image else ""
         return [

@@ -15,7 +15,7 @@ from samebits.codegen import checked, stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.call_text import CallWriter, Constants, numbers
 from samebits.codegen.header import About, declaration, init_of_image
-from samebits.codegen.image import Image, ImageWriter, answer_text
+from samebits.codegen.image import ImageWriter, WeightImage, answer_text
 from samebits.codegen.lowering.calls import Array, CallList, CallLoop, KernelCall
 from samebits.codegen.lowering.move import copied, starts, unmoved
 from samebits.codegen.memory import MemoryLayout, Place, byte_size
@@ -37,7 +37,7 @@ def source(
     Fills `constants` with the arrays that the text refers to. answer: the hash that model_selftest
     expects.
     """
-    image = constants if isinstance(constants, Image) else None
+    image = constants if isinstance(constants, WeightImage) else None
     writer = CallWriter(prefix, constants) if image is None else ImageWriter(prefix, image)
     upper = prefix.upper()
     body = _Body(calls, layout, prefix, writer)

@@ -15,7 +15,7 @@ import numpy as np
 from samebits.arena import ALIGNMENT
 from samebits.codegen import stream
 from samebits.codegen.blocks import StepBlocks
-from samebits.codegen.image import STRUCTURE, Image
+from samebits.codegen.image import STRUCTURE, WeightImage
 from samebits.codegen.lowering.calls import CallList
 from samebits.codegen.meaning import meaning_lines
 from samebits.codegen.memory import MemoryLayout, byte_size
@@ -44,7 +44,7 @@ class About:
     model: str = ""
     sha256: str = ""
     contract: Contract = UNKNOWN
-    image: Image | None = None
+    image: WeightImage | None = None
 
 
 def _model(upper: str, about: About) -> list[str]:
@@ -122,7 +122,7 @@ def init_of_image(prefix: str) -> str:
     return f"{head}{wrapped_list([f'{prefix}_t *net', 'void *arena', *IMAGE_GIVEN], len(head))})"
 
 
-def of_net(image: Image | None) -> str:
+def of_net(image: WeightImage | None) -> str:
     """The arguments of a port's macros: with weights as an image they read it."""
     return "" if image is None else "(net)"
 
@@ -192,7 +192,7 @@ def _promises(graph: Graph, prefix: str) -> list[str]:
     ]
 
 
-def _ports(graph: Graph, prefix: str, image: Image | None) -> list[str]:
+def _ports(graph: Graph, prefix: str, image: WeightImage | None) -> list[str]:
     """Types and macros of inputs and outputs."""
     upper = prefix.upper()
     lines = [
@@ -213,7 +213,7 @@ def _ports(graph: Graph, prefix: str, image: Image | None) -> list[str]:
     return [*lines, ""]
 
 
-def _scale(value: Value, name: str, image: Image | None) -> list[str]:
+def _scale(value: Value, name: str, image: WeightImage | None) -> list[str]:
     """Macros of a port's scale and zero point, or a comment that says why there are none."""
     if value.quantization is None:
         return []

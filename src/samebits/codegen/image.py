@@ -65,7 +65,7 @@ OPTIONAL = {"rescale": ("multipliers", "shifts")}  # arrays that not every form 
 NONE: Array = np.zeros(0, np.int8)
 
 
-class Image(Constants):
+class WeightImage(Constants):
     """Numbers and arrays of an image, each by its own index; C reads them of `net`."""
 
     def __init__(self, prefix: str) -> None:
@@ -112,7 +112,7 @@ class Image(Constants):
         return HEAD.pack(MAGIC, content, FORMAT, size, *fields) + rest
 
 
-def answer_text(answer: int, image: Image | None) -> str:
+def answer_text(answer: int, image: WeightImage | None) -> str:
     """The C expression of a hash that a self-test expects."""
     if image is not None:
         return image.number(answer, "uint64_t")
@@ -130,7 +130,7 @@ def sealed(texts: Mapping[str, str]) -> tuple[dict[str, str], int]:
 class ImageWriter(CallWriter):
     """Writes calls whose parameters a function fills from the image, in memory of the caller's."""
 
-    def __init__(self, prefix: str, image: Image) -> None:
+    def __init__(self, prefix: str, image: WeightImage) -> None:
         super().__init__(prefix, image)
         self.image = image
         self._used: dict[str, None] = {}  # structs that the function being written fills

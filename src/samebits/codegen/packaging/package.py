@@ -25,7 +25,7 @@ from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
 from samebits.codegen.image import HEADER as IMAGE_HEADER
-from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, Image
+from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, WeightImage
 from samebits.codegen.image import sealed as sealed_code
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu, find_cpu
 from samebits.codegen.memory import layout
@@ -35,9 +35,10 @@ from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, raw_functions, readme, stream_functions
 from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.packaging.signature import sign, signature_of
-from samebits.codegen.raw import HEADER as RAW_HEADER
-from samebits.codegen.raw import Raw, declarations, raw_of
-from samebits.codegen.raw import source as raw_source
+from samebits.codegen.predict import HEADER as RAW_HEADER
+from samebits.codegen.predict import declarations
+from samebits.codegen.predict import source as raw_source
+from samebits.codegen.raw import Raw, raw_of
 from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
 from samebits.contract import UNKNOWN, Contract
@@ -261,7 +262,7 @@ def texts(
     calls = calls_for(graph, processor)
     memory = layout(calls)
     blocked = step_blocks(calls)
-    image = Image(prefix) if weights_file else None
+    image = WeightImage(prefix) if weights_file else None
     constants = Constants(prefix) if image is None else image
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
