@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from samebits.errors import InputError
 from samebits.ir.graph import Graph
 from samebits.ir.interpreter import run
 from samebits.recipes.deployment import PROJECTS
+from samebits.reports.summary import summary_record
 from shared_kernels import compile_c, shared_kernels
 from step_graphs import GRAPHS
 
@@ -193,6 +195,25 @@ def test_a_board_takes_the_image_of_another_training(
     needs = nets[0].compile(tmp_path / "c", weights_file=True, sizes=True)
     measured = {each.target: each for each in needs.targets}["cortex-m3"]
     assert measured.stack <= needs.memory.stack_cortex_m
+
+
+def test_inspect_shows_the_head_of_an_image(made: Path, tmp_path: Path) -> None:
+    image = made / "1/model.weights"
+    record = summary_record(image)
+    report = json.loads((made / "0/report.json").read_text())
+    assert record["structure"] == report["structure"]
+    assert (record["name"], record["version"]) == ("shapes", "1.1")
+    assert record["bytes"] == image.stat().st_size == report["weights"] + report["tables"]
+    assert f"structure {report['structure']}" in str(sb.inspect(image))
+    for data, words in (
+        (b"", "begins with samebits, found 0 bytes"),
+        (image.read_bytes()[:-1], "it is damaged"),
+        (image.read_bytes()[:-1] + b"x", "it is damaged"),
+        (image.read_bytes()[:16] + b"\7" + image.read_bytes()[17:], "expected format 1"),
+    ):
+        (tmp_path / "x.weights").write_bytes(data)
+        with pytest.raises(InputError, match=words):
+            sb.inspect(tmp_path / "x.weights")
 
 
 def test_two_names_of_one_kind_and_other_words() -> None:

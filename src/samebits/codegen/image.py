@@ -21,6 +21,7 @@ from samebits import csrc
 from samebits.codegen.call_text import CallWriter, Constants, numbers
 from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct, Structs
 from samebits.codegen.names import CTYPES
+from samebits.errors import InputError
 from samebits.ir.integer.layers import fnv1a
 
 HEADER = "inference/samebits_image.h"
@@ -110,6 +111,31 @@ class WeightImage(Constants):
         head = HEAD.pack(MAGIC, 0, FORMAT, size, *fields)
         content = fnv1a(np.frombuffer(head[HASHED:] + rest, np.uint8))
         return HEAD.pack(MAGIC, content, FORMAT, size, *fields) + rest
+
+
+def read_head(data: bytes, where: str) -> dict[str, int | str]:
+    """What the head of an image states. Raises InputError for bytes that are no whole image."""
+    if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
+        raise InputError(
+            f"{where}: expected an image of weights, which begins with {MAGIC.decode()}, found "
+            f"{len(data)} bytes of something else; compile the network with --weights-file"
+        )
+    _, content, form, size, structure, _, _, name, version = HEAD.unpack_from(data)
+    if form != FORMAT:
+        raise InputError(f"{where}: expected format {FORMAT} of images, found {form}")
+    found = fnv1a(np.frombuffer(data[HASHED:size], np.uint8))
+    if size > len(data) or found != content:
+        raise InputError(
+            f"{where}: expected the {size} bytes that its head states, of hash {content:016x}, "
+            f"found {len(data)} of hash {found:016x}: it is damaged; compile again"
+        )
+    texts = (data[at:size].split(b"\0")[0].decode(errors="replace") for at in (name, version))
+    numbers = {"format": form, "bytes": size, "structure": f"{structure:016x}"}
+    return {
+        **numbers,
+        "hash": f"{content:016x}",
+        **dict(zip(("name", "version"), texts, strict=True)),
+    }
 
 
 def answer_text(answer: int, image: WeightImage | None) -> str:
