@@ -24,6 +24,7 @@ from samebits.spec.formats import round_real
 from samebits.spec.tables import FEATURE_BITS, VALUE_SHIFT, device_parts, device_scale
 
 WORD, MOST_WORDS = 32, 16
+UNSAID_STEPS = "no contract says of how many steps an answer is"
 TESTED = 2  # raw samples of the self-test
 SPREADS = (0.0, -1.25, 0.5, 2.75, -0.03125, 1.5, -3.5)  # of its values from the centres
 
@@ -201,8 +202,10 @@ class Raw:
 
 def raw_of(graph: Graph, contract: Contract, rate: int | None = None) -> Raw | str:
     """The network as NAME_predict takes it, or why there is none for it. rate: of its recordings"""
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.states:
-        return "it has more than one input and one output, or states"
+    if graph.states:
+        return f"it is one step of a sequence, and {UNSAID_STEPS}"
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        return "it has more than one input and one output"
     value, output = graph.values[graph.inputs[0]], graph.values[graph.outputs[0]]
     given, made = contract.input(value.name), contract.output(output.name)
     heard = rate in RATES and value.shape[2:] == (LogMel.at(rate).mels,)
