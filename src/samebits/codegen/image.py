@@ -114,7 +114,7 @@ class WeightImage(Constants):
 
 
 def read_head(data: bytes, where: str) -> dict[str, int | str]:
-    """Read what the head of an image states. Raises InputError for bytes that are no whole image."""
+    """Read what the head of an image states. Raises InputError unless the image is whole."""
     if len(data) < HEAD.size or data[: len(MAGIC)] != MAGIC:
         raise InputError(
             f"{where}: expected an image of weights, which begins with {MAGIC.decode()}, found "
