@@ -968,7 +968,7 @@ def test_inspect(net, folders, tmp_path):
     for path, word in files.items():
         report = sb.inspect(path)
         assert word in str(report), path
-        assert len(str(report).splitlines()) <= 16, path
+        assert len(str(report).splitlines()) <= 17, path
         assert len(str(sb.inspect(path, nodes=True))) >= len(str(report))
     (tmp_path / "notes.txt").write_text("notes")
     for path in (tmp_path / "notes.txt", tmp_path / "nowhere"):

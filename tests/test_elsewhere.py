@@ -9,7 +9,7 @@ from torch import nn
 import samebits as sb
 from samebits.elsewhere import FILES, FOLDERS, UNMADE
 from samebits.errors import CheckpointError, InputError
-from samebits.explanations import code_of, explanations
+from samebits.explanations import explanations, topic_of
 
 SCRIPTING = "ignore:`torch.jit:DeprecationWarning"
 WAYS = {
@@ -32,7 +32,7 @@ WAYS = {
 def refused(call, path) -> str:
     with pytest.raises(InputError) as caught:
         call(path)
-    assert code_of(caught.value) == "input-format"
+    assert topic_of(caught.value) == "input-format"
     message = str(caught.value)
     assert message.startswith(f"{path}: expected an .onnx, .pt2 or .tflite file, ")
     assert "\n" not in message

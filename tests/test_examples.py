@@ -7,9 +7,11 @@ trains in float32; all words and the layout may not.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +128,33 @@ def test_own_torch_model(printed):
     (deployed, same) = numbers(r"integers: (\S+) %, .* for (\d+) of 359", text)
     assert min(accuracy, deployed) > 90
     assert same > 340
+
+
+def test_pictures_to_firmware(printed):
+    """The command that it shows writes what it wrote."""
+    text = printed("pictures_to_firmware", "c")
+    assert numbers(r"right: (\S+) %", text)[0] > 85
+    place = Path("build/examples/pictures_to_firmware")
+    command = next(line for line in text.splitlines() if line.startswith("samebits ship"))
+    words = command.replace("--out firmware", "--out again").split()[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "samebits", *words],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same bits: yes" in done.stdout
+    made = [
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.[ch]")}
+        for folder in (place / "firmware", place / "again")
+    ]
+    assert made[0] == made[1] != {}
+    assert (place / "again/model.weights").read_bytes() == (
+        place / "firmware/model.weights"
+    ).read_bytes()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 import samebits as sb
 from samebits import errors
 from samebits.errors import InputError, NonFiniteError, SamebitsError, UnsupportedError
-from samebits.explanations import CODES, FILE, MEMORY, USAGE, code_of, explanations, room_of
+from samebits.explanations import FILE, MEMORY, TOPICS, USAGE, explanations, room_of, topic_of
 
 SOURCES = Path(sb.__file__).parent
 # Ends of commands, and errors that are caught inside samebits or are faults of it.
@@ -104,8 +104,8 @@ def pairs() -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-def code(name: str, room: str) -> str:
-    rooms = next(CODES[kind] for kind in CLASSES[name].__mro__ if kind in CODES)
+def topic(name: str, room: str) -> str:
+    rooms = next(TOPICS[kind] for kind in CLASSES[name].__mro__ if kind in TOPICS)
     return rooms.get(room, rooms[None])
 
 
@@ -117,12 +117,12 @@ def test_there_are_raise_sites():
 
 
 def test_every_class_and_room_has_a_section():
-    lacking = {pair: code(*pair) for pair in pairs() if code(*pair) not in explanations()}
+    lacking = {pair: topic(*pair) for pair in pairs() if topic(*pair) not in explanations()}
     assert lacking == {}
 
 
 def test_every_section_can_occur():
-    possible = {code(*pair) for pair in pairs()} | {FILE, MEMORY, USAGE}
+    possible = {topic(*pair) for pair in pairs()} | {FILE, MEMORY, USAGE}
     assert set(explanations()) - possible == set()
 
 
@@ -131,15 +131,15 @@ def test_every_room_of_the_table_raises_that_class():
         (kind, room)
         for name, room in pairs()
         for kind in CLASSES[name].__mro__
-        if kind in CODES and kind is next(k for k in CLASSES[name].__mro__ if k in CODES)
+        if kind in TOPICS and kind is next(k for k in CLASSES[name].__mro__ if k in TOPICS)
     }
-    listed = {(kind, room) for kind, rooms in CODES.items() for room in rooms if room is not None}
+    listed = {(kind, room) for kind, rooms in TOPICS.items() for room in rooms if room is not None}
     assert listed - raising == set()
 
 
 def test_rooms_are_rooms():
     rooms = {path.relative_to(SOURCES).with_suffix("").parts[0] for path in trees()}
-    assert {room for each in CODES.values() for room in each} - rooms == {None}
+    assert {room for each in TOPICS.values() for room in each} - rooms == {None}
 
 
 def test_every_call_after_raise_is_understood():
@@ -157,13 +157,13 @@ def test_every_call_after_raise_is_understood():
 
 def test_the_page_says_what_to_do():
     for each in explanations().values():
-        assert "Commonest causes:\n\n* " in each.text, each.code
-        assert re.search(r"^    \S", each.text, flags=re.MULTILINE), each.code
-        assert each.title.endswith("."), each.code
-        assert len(each.title) <= 100, each.code
+        assert "Commonest causes:\n\n* " in each.text, each.topic
+        assert re.search(r"^    \S", each.text, flags=re.MULTILINE), each.topic
+        assert each.title.endswith("."), each.topic
+        assert len(each.title) <= 100, each.topic
 
 
-# --- codes of errors ------------------------------------------------------------------------------
+# --- topics of errors -----------------------------------------------------------------------------
 
 
 def caught(action):
@@ -176,34 +176,37 @@ def test_the_room_is_the_innermost_of_samebits(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"")
     error = caught(lambda: sb.load(tmp_path / "m.onnx"))
     assert room_of(error.__traceback__) == "onnx"
-    assert code_of(error) == "input-onnx"
+    assert topic_of(error) == "input-onnx"
 
 
-def test_an_error_without_a_traceback_has_the_code_of_its_class():
-    assert code_of(UnsupportedError("x")) == "unsupported-network"
-    assert code_of(InputError("x")) == "input-options"
-    assert code_of(NonFiniteError("x")) == "non-finite"
-    assert code_of(SamebitsError("x")) == "failed-write"
+def test_an_error_without_a_traceback_has_the_topic_of_its_class():
+    assert topic_of(UnsupportedError("x")) == "unsupported-network"
+    assert topic_of(InputError("x")) == "input-options"
+    assert topic_of(NonFiniteError("x")) == "non-finite"
+    assert topic_of(SamebitsError("x")) == "failed-write"
 
 
 def test_other_errors():
-    assert code_of(FileNotFoundError("x")) == "file"
-    assert code_of(MemoryError()) == "memory"
-    assert code_of(ValueError("x")) is None
+    assert topic_of(FileNotFoundError("x")) == "file"
+    assert topic_of(MemoryError()) == "memory"
+    assert topic_of(ValueError("x")) is None
 
 
-def test_explain_a_code_and_an_error():
-    by_code = sb.explain("unsupported-onnx")
-    assert (by_code.code, str(by_code).splitlines()[0]) == ("unsupported-onnx", "unsupported-onnx")
-    assert sb.explain(caught(lambda: sb.load("nowhere.onnx"))).code == "input-onnx"
-    assert by_code.to_dict()["title"] == by_code.title
+def test_explain_a_topic_and_an_error():
+    by_topic = sb.explain("unsupported-onnx")
+    assert (by_topic.topic, str(by_topic).splitlines()[0]) == (
+        "unsupported-onnx",
+        "unsupported-onnx",
+    )
+    assert sb.explain(caught(lambda: sb.load("nowhere.onnx"))).topic == "input-onnx"
+    assert by_topic.to_dict()["title"] == by_topic.title
 
 
 @pytest.mark.parametrize(
     ("about", "found"), [("unsupported", "'unsupported'"), (ValueError("x"), "ValueError")]
 )
 def test_explain_refuses_others(about, found):
-    message = f"expected the code of an error, found {found}; samebits explain lists the codes"
+    message = f"expected the topic of an error, found {found}; samebits explain lists them"
     with pytest.raises(InputError, match=re.escape(message)):
         sb.explain(about)
 

@@ -7,7 +7,9 @@ import json
 import tomllib
 
 import pytest
+import torch
 import typer
+from torch import nn
 
 import samebits as sb
 from samebits import cli
@@ -192,7 +194,7 @@ def test_values_are_those_of_the_code():
             lambda: sb.fit("digits", "mlp", "out", weights="s4"),
             "fit: expected data, arch, out, init, reporter, done and the recipes Training, "
             "Optimizer, Numerics, Recomputation, Execution, found weights=, an option of "
-            "Formats; give samebits.Formats(weights=...)",
+            "Formats, which fit does not take; leave it out",
         ),
         (
             lambda: sb.fit("digits", "mlp", "out", sb.Formats()),
@@ -209,7 +211,7 @@ def test_values_are_those_of_the_code():
             lambda: sb.plan("resnet8", resize=8),
             "plan: expected source, example, loss, input_shape, classes, time_limit, threads and "
             "the recipes Training, Numerics, Recomputation, found resize=, an option of reading "
-            "data; give samebits.read(data, resize=...)",
+            "data, which plan does not take; leave it out",
         ),
     ],
 )
@@ -220,9 +222,11 @@ def test_options_of_other_recipes(call, message):
 
 
 def test_recipes_are_frozen_and_know_what_was_chosen():
-    made = sb.Training(epochs=10, batch=8)
-    assert made.chosen() == {"batch": 8}
+    made = sb.Training(epochs=10, batch=8, shards=None)
+    assert made.chosen() == {"epochs": 10, "batch": 8}  # what is given at its default too
+    assert made.to_dict() == {"batch": 8}
     assert made == sb.Training(batch=8)
+    assert made.but(seed=3).chosen() == {"epochs": 10, "batch": 8, "seed": 3}
     with pytest.raises(AttributeError):
         made.batch = 9
 
@@ -299,8 +303,58 @@ def test_options_of_reading_may_be_given_by_name():
     both = given("m", table, task="regression", epochs=2)
     reading = Reading(target="y", task="regression")
     assert both == ("m", "t.csv", reading, (sb.Training(epochs=2),))
-    with pytest.raises(TypeError, match=r"found target=, an option of reading data; give samebits"):
+    with pytest.raises(TypeError, match=r"an option of reading data, which plan does not take"):
         sb.plan("mlp", target="y")
+
+
+def test_recipes_may_stand_where_operands_are_left_out():
+    @takes(sb.Training, sb.Optimizer)
+    def given(data, arch="mlp", *recipes, out="here"):
+        return data, arch, recipes, out
+
+    training, optimizer = sb.Training(epochs=3), sb.Optimizer(lr=0.5)
+    assert given("d", training) == ("d", "mlp", (training,), "here")
+    assert given("d", training, "cnn") == ("d", "cnn", (training,), "here")
+    assert given("d", training, lr=0.5) == ("d", "mlp", (training, optimizer), "here")
+
+
+GIVEN_AT_DEFAULT = [
+    (lambda net, at: sb.quantize(net, SAMPLES, epochs=1), "--epochs: expected data to fine-tune"),
+    (lambda net, at: sb.quantize(net, SAMPLES, sb.FineTuning(lr=0.001)), "--lr: expected data to"),
+    (
+        lambda net, at: sb.fit("digits", "mlp", at, numerics="float32", exponents="tensor"),
+        "--exponents: expected none for numerics float32, found tensor",
+    ),
+    (
+        lambda net, at: net.compile(at, target="npu", package="make"),
+        "--package does not apply to --target npu, found make",
+    ),
+    (
+        lambda net, at: net.compile(at, target="c", native_dim=16),
+        "--native-dim does not apply to --target c, found 16",
+    ),
+    (
+        lambda net, at: sb.quantize(net, sb.read(SAMPLES, resample=False)),
+        "--resample does not apply",
+    ),
+    (
+        lambda net, at: sb.quantize(net, SAMPLES).report(SAMPLES, seed=0),
+        "--seed 0: expected samples random:N",
+    ),
+    (
+        lambda net, at: sb.quantize(net, SAMPLES).verify(SAMPLES, seed=0),
+        "--seed 0: expected samples random:N",
+    ),
+]
+SAMPLES = torch.arange(32.0).reshape(8, 4) / 32
+
+
+@pytest.mark.parametrize(("call", "words"), GIVEN_AT_DEFAULT)
+def test_options_given_at_their_default_count_as_given(call, words, tmp_path):
+    net = sb.load(nn.Sequential(nn.Linear(4, 3)), example=SAMPLES[:1])
+    with pytest.raises(InputError) as caught:
+        call(net, tmp_path / "out")
+    assert words in str(caught.value)
 
 
 def test_two_names_of_one_option_are_refused():
@@ -318,6 +372,12 @@ def test_two_names_of_one_option_are_refused():
         (sb.Recurrence, "state", 5, "--state: expected pairs of names"),
         (sb.Recurrence, "state", [5], "--state: expected pairs of names"),
         (sb.Recurrence, "state", {"h": [1]}, "--state: expected pairs of names"),
+        (sb.Recomputation, "plan", 3, "--plan: expected none, auto or the name of a plan's file"),
+        (sb.Recomputation, "plan_device", 2.5, "--plan-device: expected the name of a device"),
+        (sb.Recomputation, "memory_budget", True, "--memory-budget: expected bytes, or a text"),
+        (sb.Recomputation, "memory_budget", 0.4, "--memory-budget: expected bytes, or a text"),
+        (sb.Execution, "trace", ["a"], "--trace: expected the name of a file, found ['a']"),
+        (sb.Execution, "tensorboard", 1, "--tensorboard: expected the name of a folder, found 1"),
     ],
 )
 def test_values_of_files_are_refused_in_words(kind, option, value, words):

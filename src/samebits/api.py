@@ -282,6 +282,7 @@ def fit(
 
     asked = Given("fit", recipes, Training, Optimizer, Numerics, Recomputation, Execution)
     training, optimizer, execution = asked[Training], asked[Optimizer], asked[Execution]
+    asked[Numerics].check_bfp(asked[Numerics].chosen())
     own_loss, name_of_loss = _loss(training.loss)
     plan_for = planner_of(asked[Recomputation])
     if not isinstance(arch, str | nn.Module):
@@ -303,7 +304,7 @@ def fit(
                 raise
         with join(execution.worker_timeout, place) as workers:
             rate = usual_rate(optimizer.optimizer) if optimizer.lr is None else optimizer.lr
-            chosen = {**vars(training), **vars(optimizer), **vars(asked[Numerics])}
+            chosen = training.values() | optimizer.values() | asked[Numerics].values()
             chosen |= {"loss": name_of_loss, "lr": rate}
             config = TrainConfig(data=name_of_data, arch=name, **chosen)
             planner = plan_for(config, workers.size)
@@ -407,7 +408,7 @@ def report(
     board: str | None = None,
     clock: str | None = None,
     arch: str | nn.Module | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Report:
     """All about a network, a training run, firmware or a plan: `save("page.html")` writes its page.
 
@@ -420,7 +421,7 @@ def report(
     from samebits.model import kind_of
 
     options: dict[str, Any] = {"samples": samples, "against": against, "board": board}
-    options |= {"clock": clock, "seed": seed or None}
+    options |= {"clock": clock, "seed": seed}
     path = Path(source) if isinstance(source, str | Path) else None
     if path is not None and path.suffix == ".json":
         refuse(arch=arch, **options)
@@ -437,7 +438,7 @@ def report(
         from samebits.reports.page.run import run_report
 
         return run_report(run, str(error))
-    return net.report(**options | {"seed": seed}, run=run)
+    return net.report(**options, run=run)
 
 
 @settled

@@ -81,7 +81,7 @@ def package_of(
     else:
         name = ONNX_FILE
         data = model_bytes(to_qdq(model.real, "float", model.facts), out / name)
-    made = packaged(name, data, model.source, how.prefix, how.cpu or "portable", how.package)
+    made = packaged(name, data, model.source, how)
     sha256 = replace_folder(out, made.files, key)
     boards = progress.track(BOARDS, "measuring boards", len(BOARDS)) if sizes else ()
     return CompiledNetwork(
@@ -89,7 +89,7 @@ def package_of(
         out,
         made.report,
         transfer_tables(integer, table_bytes),
-        tuple(requirements(integer, name) for name in boards),
+        tuple(requirements(integer, name, how.weights_file) for name in boards),
         model.rate,
         None if model.rate is None else out / AUDIO,
         how.package,

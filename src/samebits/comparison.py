@@ -9,7 +9,7 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,11 +178,11 @@ def _run(
             data,
             model,
             folder,
-            replace(asked[Training], seed=seed),
+            asked[Training].but(seed=seed),
             asked[Optimizer],
-            replace(asked[Numerics], numerics=entry.base, **entry.options),
+            asked[Numerics].but(numerics=entry.base, **entry.options),
             asked[Recomputation],
-            replace(asked[Execution], resume=folder.exists()),
+            asked[Execution].but(resume=folder.exists()),
             reporter=reporter,
         )
     except RangeError as error:

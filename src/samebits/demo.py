@@ -136,7 +136,7 @@ def run(
         )
         with kernels.use("eager"):
             title = "cnn bfp, PyTorch kernels"
-            again = train(title, "cnn", Path(work) / "eager", EPOCHS, how=replace(own, threads=1))
+            again = train(title, "cnn", Path(work) / "eager", EPOCHS, how=own.but(threads=1))
     hashes = {
         native: bfp.sha256,
         f"{native}, recomputed within a memory budget": planned.sha256,

@@ -1,8 +1,8 @@
-"""Explanations of errors: a code for each, and a section of `troubleshooting.md` for each code.
+"""Explanations of errors: a topic for each, and a section of `troubleshooting.md` for each topic.
 
-Nobody types a code where an error is raised. It follows from the error's class and from the room of
-samebits in which it was raised, the innermost one of its traceback: an `UnsupportedError` of
-`samebits/onnx` is `unsupported-onnx`. Rooms whose errors have the same causes share a code.
+Nobody types a topic where an error is raised. It follows from the error's class and from the room
+of samebits in which it was raised, the innermost one of its traceback: an `UnsupportedError` of
+`samebits/onnx` is `unsupported-onnx`. Rooms whose errors have the same causes share a topic.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PAGE = "troubleshooting.md"
 # Errors that no class of samebits stands for; the command line finds out which they are.
 FILE, MEMORY, USAGE = "file", "memory", "usage"
 
-# The code of a class in a room; None stands for every other room.
-CODES: dict[type[SamebitsError], dict[str | None, str]] = {
+# The topic of a class in a room; None stands for every other room.
+TOPICS: dict[type[SamebitsError], dict[str | None, str]] = {
     CheckpointError: {None: "checkpoint"},
     FidelityError: {None: "fidelity"},
     PackageError: {None: "package"},
@@ -83,11 +83,11 @@ CODES: dict[type[SamebitsError], dict[str | None, str]] = {
 class Explanation:
     """A section of Troubleshooting: what an error means, its commonest causes, what to do.
 
-    code: the error code, which is its heading
+    topic: what stands under the error, and is its heading
     text: Markdown, written to be read as text
     """
 
-    code: str
+    topic: str
     text: str
 
     @property
@@ -97,16 +97,16 @@ class Explanation:
 
     def to_dict(self) -> dict[str, str]:
         """As JSON data."""
-        return {"code": self.code, "title": self.title, "text": self.text}
+        return {"topic": self.topic, "title": self.title, "text": self.text}
 
     def __str__(self) -> str:
-        return f"{self.code}\n\n{self.text}"
+        return f"{self.topic}\n\n{self.text}"
 
 
-def code_of(error: BaseException) -> str | None:
-    """The code of an error that a user can mend; None for one that is a fault of the program."""
+def topic_of(error: BaseException) -> str | None:
+    """The topic of an error that a user can mend; None for one that is a fault of the program."""
     for kind in type(error).__mro__:
-        rooms = CODES.get(kind)
+        rooms = TOPICS.get(kind)
         if rooms is not None:
             return rooms.get(room_of(error.__traceback__), rooms[None])
     if isinstance(error, MemoryError):
@@ -126,25 +126,25 @@ def room_of(trace: TracebackType | None) -> str | None:
 
 
 def explanations() -> dict[str, Explanation]:
-    """Every explanation, by its code, in the order of the page."""
+    """Every explanation, by its topic, in the order of the page."""
     page = resources.files("samebits").joinpath(PAGE).read_text(encoding="utf-8")
     _, *parts = re.split(r"^## (.+)\n", page, flags=re.MULTILINE)
     return {
-        code: Explanation(code, text.strip() + "\n")
-        for code, text in zip(parts[::2], parts[1::2], strict=True)
+        topic: Explanation(topic, text.strip() + "\n")
+        for topic, text in zip(parts[::2], parts[1::2], strict=True)
     }
 
 
 def explain(about: str | BaseException) -> Explanation:
-    """The explanation of a code, or of an error that was caught.
+    """The explanation of a topic, or of an error that was caught.
 
     Raises InputError for another text, and for an error that is no user's to mend.
     """
     known = explanations()
-    code = about if isinstance(about, str) else code_of(about)
-    if code not in known:
+    topic = about if isinstance(about, str) else topic_of(about)
+    if topic not in known:
         found = repr(about) if isinstance(about, str) else type(about).__name__
         raise InputError(
-            f"expected the code of an error, found {found}; samebits explain lists the codes"
+            f"expected the topic of an error, found {found}; samebits explain lists them"
         )
-    return known[code]
+    return known[topic]

@@ -193,7 +193,7 @@ class Network(Reported):
         *,
         available: bool = False,
         signers: str | Path | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         raw: bool = False,
     ) -> Verification:
         """Compute samples on several backends and compare them for equality, without tolerance.
@@ -244,7 +244,7 @@ class Network(Reported):
             tuple(verdicts),
             name_of(samples),
             reading_of(samples)[1].to_dict(),
-            seed,
+            seed or 0,
             *folder.said,
         )
 
@@ -337,7 +337,7 @@ class Network(Reported):
         samples: Any = "random:1",
         backend: str | None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Trace:
         """The hash of every layer in every run, and the codes where the backend has them.
 
@@ -360,7 +360,7 @@ class Network(Reported):
         board: str = "cortex-m3",
         samples: Any = "random:1",
         *,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Profile:
         """Instructions of every layer's C on an emulated board, for the first of the samples.
 
@@ -518,7 +518,7 @@ class Network(Reported):
         clock: str | None = None,
         run: str | Path | None = None,
         saved: str | Path | CompiledNetwork | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Report:
         """A summary: inputs, outputs, layers, bytes, multiply-adds, formats, hash; and the cost of
         quantization, where this session quantized it. `save("page.html")` writes the page of the
@@ -552,12 +552,12 @@ class Network(Reported):
         samples = None if isinstance(samples, Quality) else samples
         check_options(self, samples is not None, against, board, clock)
         if verified is not None:
-            if seed:
+            if seed is not None:
                 raise InputError(
                     f"--seed {seed}: expected none beside `verified`, which keeps the seed of its "
                     "own samples; leave it out"
                 )
-            seed = verified.seed if samples is None or inputs.is_random(samples) else 0
+            seed = verified.seed if samples is None or inputs.is_random(samples) else None
         else:
             by_board = board is not None and samples is None
             inputs.check_seed(seed, "random:1" if by_board else samples)
@@ -617,7 +617,7 @@ class Network(Reported):
         return BackendsCompared(reference, v.samples, v.inputs, v.verdicts, v.reading, v.seed)
 
     def _facts(
-        self, samples: Any, against: Network | None, board: str | None, seed: int
+        self, samples: Any, against: Network | None, board: str | None, seed: int | None
     ) -> NetworkFacts:
         """The facts that a page states of the network besides what is in it."""
         from samebits.codegen.run.requirements import requirements

@@ -19,7 +19,7 @@ import torch
 
 from samebits import data
 from samebits.codegen.packaging.predictor import ports_of
-from samebits.codegen.raw import Raw
+from samebits.codegen.raw import UNSAID_STEPS, Raw
 from samebits.codegen.sound import COUNT, packed
 from samebits.contract import RULE_OF, OutputMeaning
 from samebits.data.dataset import PEAK, pixel_values, value_table
@@ -144,7 +144,8 @@ class Prediction(Reported):
             told = [f"{printable(self.names[i])} {n:,}" for i, n in zip(found, counts, strict=True)]
             blocks.append(", ".join(told[:FEW]))
         title = f"{printable(self.source)} on {printable(self.data or 'data')}"
-        return Report(title, f"{len(self):,} answers", [section(*blocks)])
+        answers = f"{len(self):,} answer{'s' * (len(self) != 1)}"
+        return Report(title, answers, [section(*blocks)])
 
     def _table(self) -> tuple[list[str], list[list[Any]]]:
         """The line of names, and a row for each sample."""
@@ -175,8 +176,9 @@ def predict(model: Model, given: Any, backend: str | None) -> Prediction:
     graph = model.interface if _integer(model) else model.real
     if graph.states:
         raise InputError(
-            f"{model.source}: expected a network of whole samples, found one step of a sequence "
-            "with states; give the network that it was made from, or call `run` step by step"
+            f"{model.source}: expected a network of whole samples, found one step of a sequence, "
+            f"with states, and {UNSAID_STEPS}; samebits eval counts the answers after the last "
+            "step of data with labels, and `run` takes the steps one by one"
         )
     rows, arrays, count = _samples(model, graph, *reading_of(given))
     ranked, scores = _computed(model, graph, arrays, backend, made.name)
@@ -222,7 +224,7 @@ def compared(
     names: Sequence[str],
     strict: bool,
     usual: bool,
-    seed: int,
+    seed: int | None,
     raw: bool,
 ) -> tuple[int, Graph, list[Array], list[Verdict]]:
     """The number of samples, what is compared, the reference's, and a verdict for each backend.

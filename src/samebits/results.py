@@ -251,7 +251,7 @@ class CompiledNetwork(Reported):
             )
         if self.audio is not None:
             lines.append(f"features of sound at {self.rate} Hz: {self.audio}")
-        columns = ("bytes", "code", "flash", "RAM", "stack", "harness")
+        columns = ("bytes", "machine code", "flash", "RAM", "stack", "harness")
         return Report(
             f"C of {printable(self.source)}",
             "",

@@ -179,7 +179,7 @@ def ship(
     asked = Given("ship", recipes, Formats, Calibration, Recurrence, Packaging)
     packaging, least = asked[Packaging], asked[Calibration].floor
     check_name(packaging.package, packaging.prefix)
-    packaging = replace(packaging, cpu=_checked(packaging.cpu, backends, board))
+    packaging = packaging.but(cpu=_checked(packaging.cpu, backends, board))
     check_folder(out)
     key = given_key(sign)
     wanted = FLOOR if least is None else floor_of(least)

@@ -18,11 +18,11 @@ class Outcome:
     code: int
     out: str
     err: str  # without the line below an error that says where it is explained
-    explained: str | None = None  # the code in that line
+    explained: str | None = None  # the topic in that line
 
 
 def outcome(code, out, err):
-    """What a command printed. Exactly one line of every error names a code that is explained."""
+    """What a command printed. Exactly one line of every error names a topic that is explained."""
     head, line, rest = err.rpartition("\nexplain: samebits explain ")
     failed = any(each.startswith("error: ") for each in err.splitlines())
     assert bool(line) == failed, err

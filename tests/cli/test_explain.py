@@ -9,11 +9,11 @@ def test_a_code(samebits):
     assert done.out == f"unsupported-onnx\n\n{explanations()['unsupported-onnx'].text}"
 
 
-def test_the_list_of_codes(samebits):
+def test_the_list_of_topics(samebits):
     done = samebits("explain")
     assert [line.split()[0] for line in done.out.splitlines()] == list(explanations())
     assert json.loads(samebits("explain", "--json").out) == {
-        each.code: each.title for each in explanations().values()
+        each.topic: each.title for each in explanations().values()
     }
 
 
@@ -23,7 +23,7 @@ def test_json(samebits):
 
 
 def test_an_error_names_its_code(samebits, shelf):
-    for command, code in (
+    for command, topic in (
         (("inspect", shelf["none"]), "input-model"),
         (("inspect", shelf["broken"]), "input-onnx"),
         (("compile", shelf["float"], "--out", "x"), "input-model"),
@@ -34,7 +34,7 @@ def test_an_error_names_its_code(samebits, shelf):
         (("explain", "nothing"), "input-options"),
     ):
         done = samebits(*command)
-        assert (done.code, done.explained) == (2, code), done
+        assert (done.code, done.explained) == (2, topic), done
 
 
 def test_a_file_that_cannot_be_read(samebits, shelf, monkeypatch):

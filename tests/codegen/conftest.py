@@ -60,6 +60,7 @@ def same_in_c(cc: str, tmp_path: Path, objects: Path) -> Callable[..., None]:
         cpu: str = "portable",
         runner: Sequence[str] = (),
         inputs: Sequence[Sequence[Sequence[Array]]] | None = None,
+        weights_file: bool = False,
     ) -> None:
         flags = flags or ("-O1",)
         rng = np.random.default_rng(7)
@@ -67,8 +68,9 @@ def same_in_c(cc: str, tmp_path: Path, objects: Path) -> Callable[..., None]:
         bodies, expected, stdin = [], [], []
         for number, graph in enumerate(graphs):
             prefix = f"g{number}"
-            files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu)
-            write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(prefix)})
+            files, _ = texts(graph, prefix=prefix, vectors=None, cpu=cpu, weights_file=weights_file)
+            own = (prefix, "samebits/samebits_image.h")
+            write_files(tmp_path, {n: t for n, t in files.items() if n.startswith(own)})
             cases = inputs[number] if inputs else random_inputs(graph, rng, samples)
             bodies.append(_runs(graph, prefix, len(cases)))
             for sample in cases:
@@ -82,7 +84,7 @@ def same_in_c(cc: str, tmp_path: Path, objects: Path) -> Callable[..., None]:
                     array = np.asarray(values[name] if array is None else array, dtype)
                     expected.append((number, name, "output", array))
                 stdin += [a.astype(a.dtype.newbyteorder("<")).tobytes() for a in sample]
-        (tmp_path / "all.c").write_text(_program(bodies, len(graphs)))
+        (tmp_path / "all.c").write_text(_program(bodies, len(graphs), weights_file))
         compile_c(
             compiler,
             tmp_path,
@@ -137,10 +139,11 @@ def _runs(graph: Graph, prefix: str, samples: int) -> str:
     return f"static void run_{prefix}(void) {{\n" + "\n".join(lines) + "\n}\n"
 
 
-def _program(bodies: Sequence[str], count: int) -> str:
+def _program(bodies: Sequence[str], count: int, weights_file: bool) -> str:
+    constants = "image" if weights_file else "constants"
     # One translation unit: starting the compiler for every file takes longer than compiling.
     includes = "".join(
-        f'#define g{i}_trace trace\n#include "g{i}.c"\n#include "g{i}_constants.c"\n'
+        f'#define g{i}_trace trace\n#include "g{i}.c"\n#include "g{i}_{constants}.c"\n'
         for i in range(count)
     )
     calls = "".join(f"    run_g{i}();\n" for i in range(count))

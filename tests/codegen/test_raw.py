@@ -184,11 +184,12 @@ def raw(name: str) -> pd.DataFrame:
     return made if name == "bfp" else made.set_axis(["hue", "1", "0"], axis=1).drop(columns="hue")
 
 
+@pytest.mark.parametrize("weights_file", [False, True])
 @pytest.mark.parametrize("name", ["bfp", "argmax", "regression", "threshold"])
-def test_raw_to_answer_is_the_same_in_c(nets, name, tmp_path):
+def test_raw_to_answer_is_the_same_in_c(nets, name, weights_file, tmp_path):
     """0 differences in answers, output codes and input codes."""
     net, data = nets[name], raw(name)
-    net.compile(tmp_path / "c")
+    net.compile(tmp_path / "c", weights_file=weights_file)
     found = sb.load(tmp_path / "c").verify(data, ["torch", "c"], raw=True)
     assert found.same_bits, str(found)
     assert found.samples == 60
@@ -206,9 +207,10 @@ def test_raw_to_answer_is_the_same_in_c(nets, name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("weights_file", [False, True])
 @pytest.mark.parametrize("name", ["bfp", "argmax", "regression", "threshold"])
-def test_packages_pass_their_own_test_without_a_warning(nets, name, tmp_path):
-    nets[name].compile(tmp_path / "c")
+def test_packages_pass_their_own_test_without_a_warning(nets, name, weights_file, tmp_path):
+    nets[name].compile(tmp_path / "c", weights_file=weights_file)
     made = subprocess.run(["make", "-sC", tmp_path / "c", "test"], capture_output=True, text=True)
     assert made.stdout.startswith("0 of "), made.stderr
     assert made.stderr == ""

@@ -433,7 +433,7 @@ def test_files_that_are_none_of_these(tmp_path, name, data, found):
 def test_places_that_are_none_of_these(tmp_path):
     expected = (
         "expected an .onnx, .pt2 or .tflite file, an .nnp program, a compiled or training folder, "
-        "a .safetensors checkpoint, a plan, a trace or a .toml device file"
+        "a .safetensors checkpoint, a plan, a trace, a .toml device file or an image of weights"
     )
     with pytest.raises(InputError) as caught:
         summarize(tmp_path / "none")

@@ -11,10 +11,10 @@ from samebits.cli.output import print_json, working
 
 
 def explain_command(
-    code: Annotated[
+    topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="CODE", help="The code below an error [default: a list of all codes]."
+            metavar="TOPIC", help="What stands under an error [default: a list of all topics]."
         ),
     ] = None,
     quiet: Quiet = False,
@@ -24,13 +24,13 @@ def explain_command(
     from samebits.explanations import explain, explanations  # which imports no torch
 
     with working(quiet, as_json):
-        chosen = list(explanations().values()) if code is None else [explain(code)]
-    if as_json and code is None:
-        print_json({each.code: each.title for each in chosen})
+        chosen = list(explanations().values()) if topic is None else [explain(topic)]
+    if as_json and topic is None:
+        print_json({each.topic: each.title for each in chosen})
     elif as_json:
         print_json(chosen[0].to_dict())
-    elif code is None:
+    elif topic is None:
         for each in chosen:
-            print(f"{each.code:<22}{each.title}")
+            print(f"{each.topic:<22}{each.title}")
     else:
         print(chosen[0], end="")

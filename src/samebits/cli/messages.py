@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import typer
 
 from samebits.errors import SamebitsError, visible
-from samebits.explanations import MEMORY, USAGE, code_of
+from samebits.explanations import MEMORY, USAGE, topic_of
 
 # The parent of all errors of usage; typer names it no more publicly than so.
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
@@ -51,16 +51,16 @@ def sentence(error: Exception) -> str | None:
 
 
 def told(error: Exception) -> dict[str, str] | None:
-    """The sentence of an error that a user can mend, and the code that `explain` takes; None for a
+    """The sentence of an error that a user can mend, and the topic that `explain` takes; None for a
     fault of the program."""
     text = sentence(error)
     if text is None:
         return None
     if _shortage(error) is not None:
-        code: str | None = MEMORY
+        topic: str | None = MEMORY
     else:
-        code = USAGE if isinstance(error, UsageError) else code_of(error)
-    return {"error": text, "explain": str(code)}
+        topic = USAGE if isinstance(error, UsageError) else topic_of(error)
+    return {"error": text, "explain": str(topic)}
 
 
 def _usage(error: Any) -> str:

@@ -6,9 +6,9 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, replace
+from dataclasses import Field
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -214,7 +214,7 @@ Samples = Annotated[
         help="An .npz archive, digits, a folder or table of data, or random:N.",
     ),
 ]
-SampleSeed = Annotated[int, whole("Seed of random:N.", 0, SEEDS)]
+SampleSeed = Annotated[int | None, whole("Seed of random:N [default: 0].", 0, SEEDS)]
 Page = Annotated[
     Path | None,
     file_ending(".html", "Write the page of what was made, as samebits report does.", ".htm"),
@@ -374,7 +374,7 @@ def reads(options: Mapping[str, tuple[Any, Any]]) -> Callable[[Command], Command
                     values = {each: given.pop(each) for each in options}
                     values = {each: v for each, v in values.items() if _is_given(context, each)}
                     base = filed.get(kind)
-                    parsed[name] = replace(cast(Any, base), **values) if base else kind(**values)
+                    parsed[name] = base.but(**values) if base else kind(**values)
                 command(*operands, **given | parsed)
 
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]  # in any order

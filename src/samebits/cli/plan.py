@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -89,7 +88,7 @@ def plan_command(
             planning.plan(
                 arch,
                 None,
-                *(training, numerics, replace(recomputation, plan_device=name)),
+                *(training, numerics, recomputation.but(plan_device=name)),
                 input_shape=sizes,
                 classes=classes,
                 time_limit=time_limit,

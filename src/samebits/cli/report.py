@@ -72,7 +72,7 @@ def report_command(
         ),
     ] = None,
     arch: Arch = None,
-    seed: SampleSeed = 0,
+    seed: SampleSeed = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     **part: Any,

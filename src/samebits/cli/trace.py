@@ -42,7 +42,7 @@ def trace_command(
     ] = None,
     arch: Arch = None,
     meaning: Meaning = None,
-    seed: SampleSeed = 0,
+    seed: SampleSeed = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

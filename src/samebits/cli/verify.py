@@ -83,7 +83,7 @@ def verify_command(
     train_only: TrainOnly = None,
     arch: Arch = None,
     meaning: Meaning = None,
-    seed: SampleSeed = 0,
+    seed: SampleSeed = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -106,7 +106,7 @@ def verify_command(
                 "signers": signers,
                 "raw": raw,
                 "meaning": meaning,
-                "seed": seed or None,
+                "seed": seed,
                 **reading.chosen(),
             }
             result = adaptation.verify_training(model, train or "", names, arch, **others)

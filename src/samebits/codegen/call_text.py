@@ -85,8 +85,16 @@ class CallWriter:
             lines.append("    }")
         return lines
 
+    def stored(self, array: Array, name: str, tables: list[str]) -> str:
+        """The C name of an array where there is no instance; tables: lines of the function."""
+        return self.constants.name(array)
+
+    def locals(self) -> list[str]:
+        """Lines that a function begins with whose calls were written since the last such lines."""
+        return []
+
     def parameters(self, call: KernelCall) -> str:
-        """The name of the static constant struct of a call."""
+        """The static constant struct of a call."""
         if id(call) not in self.known:
             text = self._initialiser(call.parameters, "    ")
             name = self._fresh()
@@ -100,13 +108,14 @@ class CallWriter:
 
     def _initialiser(self, struct: Struct, indent: str) -> str:
         inner = f",\n{indent}".join(
-            f".{key} = {self._field(key, field, indent + '    ')}"
+            f".{key} = {self._field(struct.type, key, field, indent + '    ')}"
             for key, field in struct.fields.items()
         )
         return f"{{\n{indent}{inner}}}"
 
-    def _field(self, key: str, field: Field, indent: str) -> str:
-        """The initialiser of one field. An array of structs is declared before, by a name."""
+    def _field(self, struct: str, key: str, field: Field, indent: str) -> str:
+        """The initialiser of a struct's field. An array of structs is declared before, by a
+        name."""
         if field is None:
             return "0"
         if isinstance(field, Data):

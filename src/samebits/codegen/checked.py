@@ -14,7 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from samebits.arena import ALIGNMENT
-from samebits.codegen.header import About, declaration, init_checked, ports
+from samebits.codegen.header import (
+    About,
+    declaration,
+    init_checked,
+    init_of_image,
+    ports,
+)
 from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.codegen.names import WIDTH, wrapped_list
 from samebits.codegen.stream import state_members, step_function
@@ -24,10 +30,12 @@ from samebits.ir.value import Value
 Port = tuple[str, Value]
 
 
-def prototypes(graph: Graph, prefix: str) -> list[str]:
-    """Lines before the functions of the source: their own names, static."""
+def prototypes(graph: Graph, prefix: str, image: bool) -> list[str]:
+    """Lines before the functions of the source: their own names, static. image: of weights."""
     heads = [
-        f"static void {prefix}_init({prefix}_t *net, void *arena)",
+        f"static {init_of_image(prefix)}"
+        if image
+        else f"static void {prefix}_init({prefix}_t *net, void *arena)",
         declaration(graph, prefix, "run", "static void"),
         declaration(graph, prefix, "selftest", "static int", test=True),
     ]
@@ -72,17 +80,19 @@ class _Writer:
         self.graph, self.prefix, self.upper, self.about = graph, prefix, prefix.upper(), about
 
     def init(self) -> list[str]:
-        arena = f"{self.upper}_ARENA_BYTES"
+        """model_init, which checks the arena."""
+        arena, image = f"{self.upper}_ARENA_BYTES", self.about.image is not None
+        given = ", image, bytes" if image else ""
         return [
-            f"{init_checked(self.prefix)} {{",
+            f"{init_checked(self.prefix, image)} {{",
             _check("net != 0", "net is null"),
             _check("arena != 0", "arena is null"),
             _check(
                 f"(uintptr_t)arena % {self.upper}_ARENA_ALIGNMENT == 0",
                 f"arena is not at a multiple of {ALIGNMENT} bytes",
             ),
-            _check(f"bytes >= {arena}", f"arena is shorter than {arena}"),
-            f"    {self.prefix}_init(net, arena);",
+            _check(f"room >= {arena}", f"arena is shorter than {arena}"),
+            f"    {'return ' if image else ''}{self.prefix}_init(net, arena{given});",
             "}",
             "",
         ]

@@ -14,7 +14,8 @@ import numpy as np
 from samebits.codegen import checked, stream
 from samebits.codegen.blocks import StepBlocks
 from samebits.codegen.call_text import CallWriter, Constants, numbers
-from samebits.codegen.header import About, declaration
+from samebits.codegen.header import About, declaration, init_of_image
+from samebits.codegen.image import ImageWriter, WeightImage, answer_text
 from samebits.codegen.lowering.calls import Array, CallList, CallLoop, KernelCall
 from samebits.codegen.lowering.move import copied, starts, unmoved
 from samebits.codegen.memory import MemoryLayout, Place, byte_size
@@ -36,15 +37,17 @@ def source(
     Fills `constants` with the arrays that the text refers to. answer: the hash that model_selftest
     expects.
     """
-    writer, upper = CallWriter(prefix, constants), prefix.upper()
+    image = constants if isinstance(constants, WeightImage) else None
+    writer = CallWriter(prefix, constants) if image is None else ImageWriter(prefix, image)
+    upper = prefix.upper()
     body = _Body(calls, layout, prefix, writer)
     lines = [
         f'#include "{prefix}.h"',
         "",
-        f'#include "{prefix}_constants.h"',
+        *([f'#include "{prefix}_constants.h"'] if image is None else []),
         '#include "samebits/samebits_kernels.h"',
         "",
-        *checked.prototypes(calls.graph, prefix),
+        *checked.prototypes(calls.graph, prefix, image is not None),
         *writer.declared,
         "#ifdef SAMEBITS_TRACE",
         f"#define {upper}_LAYER(index, codes, count, width) \\",
@@ -53,16 +56,13 @@ def source(
         f"#define {upper}_LAYER(index, codes, count, width)",
         "#endif",
         "",
-        f"void {prefix}_init({prefix}_t *net, void *arena) {{",
-        "    net->arena = (uint8_t *)arena;",
-        f"    net->kernels = &{about.kernels};",
-        "}",
+        *_init(prefix, about, image is not None),
         "",
         f"{declaration(calls.graph, prefix, 'run', 'void')} {{",
         *body.lines,
         "}",
         "",
-        *_selftest(calls, prefix, answer),
+        *_selftest(calls, prefix, answer_text(answer, image)),
         *stream.definitions(calls, layout, blocked, prefix, writer),
         *checked.definitions(calls.graph, prefix, about, answer),
     ]
@@ -87,6 +87,17 @@ def constants_source(constants: Constants, prefix: str) -> str:
             head = f"const {CTYPES[array.dtype.name]} {aligned}{prefix.upper()}_{place}"
             parts.append(f"\n{head} {name}[{array.size}] = {{\n{numbers(array)}}};\n")
     return "".join(parts)
+
+
+def image_source(image: bytes, prefix: str) -> str:
+    """<prefix>_image.c: the image of these weights, for programs that do not replace it."""
+    upper, words = prefix.upper(), np.frombuffer(image, "<u8").tolist()
+    rows = (words[i : i + 4] for i in range(0, len(words), 4))
+    body = ",\n".join(f"    {', '.join(f'0x{word:016x}u' for word in row)}" for row in rows)
+    return (
+        f'#include "{prefix}.h"\n\n'
+        f"const uint64_t {upper}_WEIGHTS {upper}_IMAGE[{len(words)}] = {{\n{body}}};\n"
+    )
 
 
 def vectors_header(
@@ -153,7 +164,7 @@ class _Body:
             for index in range(len(calls.graph.inputs))
             if Place("input", index) not in places
         ]
-        self.lines = [*(f"    (void){name};" for name in unused), *lines]
+        self.lines = [*writer.locals(), *(f"    (void){name};" for name in unused), *lines]
 
     def _looped(self, loop: CallLoop) -> list[str]:
         """A loop over its rounds; all of them, where the addresses of one are not linear."""
@@ -249,12 +260,27 @@ def merged(rounds: Sequence[Sequence[str]]) -> list[str] | None:
     return found
 
 
-def _selftest(calls: CallList, prefix: str, answer: int) -> list[str]:
+def _init(prefix: str, about: About, image: bool) -> list[str]:
+    """model_init, of weights as an image with a check of them."""
+    made = ["    net->arena = (uint8_t *)arena;", f"    net->kernels = &{about.kernels};"]
+    if not image:
+        return [f"void {prefix}_init({prefix}_t *net, void *arena) {{", *made, "}"]
+    return [
+        f"{init_of_image(prefix)} {{",
+        f"    const int wrong = samebits_image_check(image, bytes, {prefix.upper()}_STRUCTURE);",
+        "    if (wrong) return wrong;",
+        *made,
+        "    net->image = (const samebits_image *)image;",
+        "    return 0;",
+        "}",
+    ]
+
+
+def _selftest(calls: CallList, prefix: str, answer: str) -> list[str]:
     """model_selftest: inputs from a counter, the hash of the outputs."""
     graph, upper = calls.graph, prefix.upper()
     lines = [f"{declaration(graph, prefix, 'selftest', 'int', test=True)} {{"]
-    words = f"((uint64_t)0x{answer >> 32:08x}u << 32) | 0x{answer & 0xFFFFFFFF:08x}u"
-    lines += [f"    const uint64_t expected = {words};", "    uint64_t hash = SAMEBITS_HASH;"]
+    lines += [f"    const uint64_t expected = {answer};", "    uint64_t hash = SAMEBITS_HASH;"]
     for index, name in enumerate(graph.inputs):
         value = graph.values[name]
         width, signed = byte_size(value) // value.size, int(not value.dtype.startswith("u"))

@@ -20,14 +20,17 @@ ANSWERS = {  # of rules: the word for names, and what is done
 Port = tuple[str, Value]  # the name in C, and the value
 
 
-def meaning_lines(contract: Contract, ports: Sequence[Port], prefix: str) -> list[str]:
-    """Lines of the header; none where nothing is known.
+def meaning_lines(
+    contract: Contract, ports: Sequence[Port], prefix: str, image: bool = False
+) -> list[str]:
+    """Lines of the header; none where nothing is known. image: numbers of data, the name and the
+    version belong to weights that can be replaced, and so do not stand here.
 
     Macros of lists are initialisers of arrays, as those of shapes and scales are.
     """
     upper, lines = prefix.upper(), []
     for key, text in (("MODEL_NAME", contract.name), ("MODEL_VERSION", contract.version)):
-        if text:
+        if text and not image:
             lines.append(f"#define {upper}_{key} {c_string(text)}")
     if lines:
         lines.insert(0, "/* The model's own name and version, as its author has them. */")
@@ -35,15 +38,20 @@ def meaning_lines(contract: Contract, ports: Sequence[Port], prefix: str) -> lis
         name = f"{upper}_{port.upper()}"
         given, made = contract.input(value.name), contract.output(value.name)
         if port.startswith("input") and given is not None:
-            lines += _input(given, name)
+            lines += _input(given, name, image)
         if port.startswith("output") and made is not None:
-            lines += _output(made, name)
+            lines += _output(made, name, image)
     return [*lines, ""] if lines else []
 
 
-def _input(given: InputMeaning, name: str) -> Iterator[str]:
+def _input(given: InputMeaning, name: str, image: bool) -> Iterator[str]:
     """Macros of an input."""
-    if given.columns:
+    if given.columns and image:
+        each = [(column, word) for column in given.columns for word in column.categories or ("",)]
+        yield f"/* {name}: the columns of a table that its numbers are made of, and their words. */"
+        yield from _macro(f"{name}_COLUMNS", [c_string(column.name) for column, _ in each])
+        yield from _macro(f"{name}_CATEGORIES", [c_string(word) for _, word in each])
+    elif given.columns:
         words = any(column.categories for column in given.columns)
         yield f"/* {name}: number c is (x - CENTRES[c]) / SPREADS[c] of the column COLUMNS[c] of a"
         yield " * table, rounded to 2**-12, from -8 to 8."
@@ -59,7 +67,7 @@ def _input(given: InputMeaning, name: str) -> Iterator[str]:
         spreads = [1.0 if scale is None else scale.spread for scale in scales]
         yield from _numbers(f"{name}_CENTRES", centres)
         yield from _numbers(f"{name}_SPREADS", spreads)
-    if given.mean:
+    if given.mean and not image:
         yield f"/* {name}: (pixel / 255 - MEAN) / STD, of each channel or of all. */"
         yield from _numbers(f"{name}_MEAN", given.mean)
         yield from _numbers(f"{name}_STD", given.std)
@@ -67,14 +75,14 @@ def _input(given: InputMeaning, name: str) -> Iterator[str]:
         yield f"#define {name}_UNIT {c_string(given.unit)}"
 
 
-def _output(made: OutputMeaning, name: str) -> Iterator[str]:
+def _output(made: OutputMeaning, name: str, image: bool) -> Iterator[str]:
     """Macros of an output."""
     if made.names:
         kind, rule = ANSWERS.get(made.rule, ("CLASSES", ""))
         yield f"/* {name}_{kind} are the names of its numbers.{rule} */"
         yield f"#define {name}_{kind}_COUNT {len(made.names)}"
         yield from _macro(f"{name}_{kind}", [c_string(each) for each in made.names])
-    if made.scales:
+    if made.scales and not image:
         yield from _numbers(f"{name}_CENTRES", [scale.centre for scale in made.scales])
         yield from _numbers(f"{name}_SPREADS", [scale.spread for scale in made.scales])
     if made.unit:

@@ -1,8 +1,7 @@
-"""From raw values to the answer: the constants and the C of NAME_predict. docs/spec/tables.md 5."""
+"""From raw values to the answer: the constants of NAME_predict. docs/spec/tables.md 5."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -12,7 +11,6 @@ import numpy as np
 from samebits.codegen import sound
 from samebits.codegen.header import scale_parts
 from samebits.codegen.memory import byte_size
-from samebits.codegen.names import CTYPES, c_string, continued, wrapped_list
 from samebits.contract import Contract, InputMeaning, OutputMeaning
 from samebits.data.audio import RATES, LogMel
 from samebits.data.columns import ColumnScale
@@ -26,7 +24,7 @@ from samebits.spec.formats import round_real
 from samebits.spec.tables import FEATURE_BITS, VALUE_SHIFT, device_parts, device_scale
 
 WORD, MOST_WORDS = 32, 16
-HEADER = "inference/samebits_raw.h"
+UNSAID_STEPS = "no contract says of how many steps an answer is"
 TESTED = 2  # raw samples of the self-test
 SPREADS = (0.0, -1.25, 0.5, 2.75, -0.03125, 1.5, -3.5)  # of its values from the centres
 
@@ -204,8 +202,10 @@ class Raw:
 
 def raw_of(graph: Graph, contract: Contract, rate: int | None = None) -> Raw | str:
     """The network as NAME_predict takes it, or why there is none for it. rate: of its recordings"""
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.states:
-        return "it has more than one input and one output, or states"
+    if graph.states:
+        return f"it is one step of a sequence, and {UNSAID_STEPS}"
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        return "it has more than one input and one output"
     value, output = graph.values[graph.inputs[0]], graph.values[graph.outputs[0]]
     given, made = contract.input(value.name), contract.output(output.name)
     heard = rate in RATES and value.shape[2:] == (LogMel.at(rate).mels,)
@@ -228,310 +228,3 @@ def raw_of(graph: Graph, contract: Contract, rate: int | None = None) -> Raw | s
     if made.rule == "regression" and None in raw.scales:
         return "its values are 2**62 or more"
     return raw if raw.words <= MOST_WORDS else "a column's centre is too small beside its spread"
-
-
-# --- text ---------------------------------------------------------------------------------------
-
-
-def declarations(raw: Raw, prefix: str) -> list[str]:
-    """Lines of the header."""
-    upper, rule = prefix.upper(), raw.made.rule
-    fields = {
-        "argmax": [
-            f"    int32_t index; /* of {upper}_CLASSES */",
-            "    int32_t score; /* its code: output[index] */",
-        ],
-        "threshold": [f"    uint8_t holds[{upper}_OUTPUT0_SIZE]; /* each of {upper}_CLASSES */"],
-        "regression": [f"    int32_t value[{upper}_OUTPUT0_SIZE]; /* in 2**-{upper}_VALUE_BITS */"],
-    }[rule]
-    what = "bytes of pixels, in the order of the input"
-    if raw.given.columns:
-        what = f"a row's values in the order of {upper}_INPUT0_COLUMNS;"
-    lines = [
-        f"/* A raw sample: {what}" + ("" if raw.given.columns else " */"),
-    ]
-    if raw.given.columns:
-        lines += [
-            " * of a column of words the place among its words, 0, 1, ... Nothing is computed in",
-            " * floating point. docs/spec/tables.md, section 5. */",
-        ]
-    size = f"#define {upper}_RAW_SIZE {raw.size}"
-    heard: list[str] = []
-    if raw.rate:
-        lines = ["/* A raw sample: a recording, mono, of 16 bits. docs/spec/audio.md. */"]
-        size = f"#define {upper}_RAW_RATE {raw.rate} /* samples per second */"
-        heard = [
-            f"    int32_t work[{raw.settings.fft}];",
-            f"    int16_t features[{raw.settings.mels}];",
-        ]
-    lines += [
-        size,
-        f"typedef {_ctype(raw)} {prefix}_raw_t;",
-        *_classes(raw, upper),
-        "",
-        "/* An answer, with the codes that it follows from. */",
-        "typedef struct {",
-        *heard,
-        f"    {prefix}_input0_t input[{upper}_INPUT0_SIZE];",
-        f"    {prefix}_output0_t output[{upper}_OUTPUT0_SIZE];",
-        *fields,
-        f"}} {prefix}_answer_t;",
-        "",
-        *_promise(raw),
-        *_head(raw, prefix, ";"),
-        "",
-        "/* Answers known raw samples: 0 where this machine answers what it must. */",
-        f"int {prefix}_predict_selftest(const {prefix}_t *net, {prefix}_answer_t *answer);",
-        "",
-    ]
-    return lines
-
-
-def _ctype(raw: Raw) -> str:
-    return "int16_t" if raw.rate else "double" if raw.given.columns else "uint8_t"
-
-
-def _promise(raw: Raw) -> list[str]:
-    """A comment on what NAME_predict returns."""
-    if raw.rate:
-        return [
-            "/* The answer to a recording of `count` samples: 0; or 1 where it is shorter than the",
-            f" * {raw.settings.frame} samples of a frame. */",
-        ]
-    return [
-        "/* The answer to a raw sample: 0; or the column, counted from 1, without a valid value,",
-        " * such as a NaN where the contract refuses cells without a value. */",
-    ]
-
-
-def _head(raw: Raw, prefix: str, end: str) -> list[str]:
-    """The head of NAME_predict."""
-    head = f"int {prefix}_predict("
-    count = " uint32_t count," if raw.rate else ""
-    return [
-        f"{head}const {prefix}_t *net, const {prefix}_raw_t *raw,{count}",
-        f"{' ' * len(head)}{prefix}_answer_t *answer){end}",
-    ]
-
-
-def _classes(raw: Raw, upper: str) -> list[str]:
-    """The names of classes, labels or targets, and the places of values."""
-    lines = []
-    if raw.made.names:
-        lines = [
-            f"#define {upper}_CLASSES_COUNT {len(raw.made.names)}",
-            f"extern const char *const {upper}_CLASSES[{upper}_CLASSES_COUNT];",
-        ]
-    if raw.made.rule == "regression":
-        bits = [str(k) if k >= 0 else f"({k})" for _, _, k in raw.known_scales]
-        items = f"    {{{wrapped_list(bits, 5)}}}".split("\n")
-        lines += continued([f"#define {upper}_VALUE_BITS", *items])
-    return lines
-
-
-def source(raw: Raw, prefix: str) -> str:
-    """<prefix>_predict.c."""
-    upper = prefix.upper()
-    lines = [f'#include "{prefix}.h"', ""]
-    if raw.given.columns:
-        lines += [
-            "/* Where double has 32 bits raw rows cannot be taken. */",
-            "#if !defined(__SIZEOF_DOUBLE__) || __SIZEOF_DOUBLE__ == 8",
-            "",
-        ]
-    kinds = ("audio_frame", "io") if raw.rate else ("raw",)
-    lines += [*(f'#include "samebits/samebits_{kind}.h"' for kind in kinds), ""]
-    if raw.made.names:
-        names = [c_string(name) for name in raw.made.names]
-        lines += [
-            f"const char *const {upper}_CLASSES[{upper}_CLASSES_COUNT] = {{",
-            f"    {wrapped_list(names, 4)}}};",
-            "",
-        ]
-    if raw.rate:
-        ends = limits(raw.input.dtype)
-        lines += [*sound.parameters(raw.settings, prefix), ""]
-        lines += [*sound.front(raw.settings, raw.input.shape[1], ends, prefix), ""]
-    else:
-        lines += [*(_row(raw, prefix) if raw.given.columns else _pixels(raw, prefix)), ""]
-    lines += [*_answer(raw, prefix), "", *_predict(raw, prefix), "", *_selftest(raw, prefix)]
-    lines += ["", "#endif"] if raw.given.columns else []
-    return "\n".join(lines) + "\n"
-
-
-def _array(kind: str, name: str, items: Sequence[str]) -> list[str]:
-    return [f"static const {kind} {name}[{len(items)}] = {{", f"    {wrapped_list(items, 4)}}};"]
-
-
-def _row(raw: Raw, prefix: str) -> list[str]:
-    """The table of the columns."""
-    known = [str(len(column.categories)) for column in raw.given.columns]
-    numbers, exponents, parts = [], [], iter(raw.parts)
-    for column in raw.given.columns:
-        if column.scale is None:
-            exponents.append("0")
-            continue
-        b, c, h = next(parts)
-        exponents.append(str(b))
-        for number in (65535 * h - c, h << 17):
-            words = number % (1 << WORD * raw.words)
-            numbers += [f"0x{words >> WORD * i & 0xFFFFFFFF:08x}u" for i in range(raw.words)]
-    low, high = limits(raw.input.dtype)
-    width, port = byte_size(raw.input) // raw.input.size, f"{prefix.upper()}_INPUT0"
-    items = [
-        *(str(len(known)), str(raw.words), str(int(raw.given.missing == "mean"))),
-        *(f"{prefix}_raw_words", f"{prefix}_raw_exponents", f"{prefix}_raw_numbers"),
-        *(f"{port}_SCALE_M", f"{port}_SCALE_E", f"{port}_ZERO", str(low), str(high), str(width)),
-    ]
-    return [
-        *_array("uint8_t", f"{prefix}_raw_words", known),
-        *_array("int16_t", f"{prefix}_raw_exponents", exponents),
-        *_array("uint32_t", f"{prefix}_raw_numbers", numbers or ["0u"]),
-        f"static const samebits_raw {prefix}_row = {{",
-        f"    {wrapped_list(items, 4)}}};",
-    ]
-
-
-def _pixels(raw: Raw, prefix: str) -> list[str]:
-    """The table of the codes of bytes."""
-    codes = [str(code) for code in raw.pixels.reshape(-1).tolist()]
-    return _array(CTYPES[raw.input.dtype], f"{prefix}_pixels", codes)
-
-
-def _answer(raw: Raw, prefix: str) -> list[str]:
-    """A function from the input's codes to the answer."""
-    upper = prefix.upper()
-    lines = [
-        f"static void {prefix}_answer(const {prefix}_t *net, {prefix}_answer_t *answer) {{",
-        "    int32_t i;",
-    ]
-    scales = raw.known_scales if raw.made.rule == "regression" else []
-    if scales:
-        factors = [f"{{{_wide(m)}, {_wide(b)}}}" for m, b, _ in scales]
-        lines += [
-            f"    static const int64_t factors[{upper}_OUTPUT0_SIZE][2] = {{",
-            f"        {wrapped_list(factors, 8)}}};",
-        ]
-    lines.append(f"    {prefix}_run(net, answer->input, answer->output);")
-    loop = f"    for (i = 0; i < {upper}_OUTPUT0_SIZE; i++) {{"
-    if raw.made.rule == "argmax":
-        lines += [
-            "    answer->index = 0;",
-            loop,
-            "        if (answer->output[i] > answer->output[answer->index]) answer->index = i;",
-            "    }",
-            "    answer->score = answer->output[answer->index];",
-        ]
-    elif raw.made.rule == "threshold":
-        lines += [
-            loop,
-            f"        const int64_t centred = (int64_t)answer->output[i] - {upper}_OUTPUT0_ZERO;",
-            "        answer->holds[i] = centred > 0;",
-            "    }",
-        ]
-    else:
-        lines += [
-            loop,
-            f"        const int64_t centred = (int64_t)answer->output[i] - {upper}_OUTPUT0_ZERO;",
-            "        const int64_t exact = centred * factors[i][0] + factors[i][1];",
-            f"        const int64_t nearest = samebits_round64(exact, {VALUE_SHIFT});",
-            "        answer->value[i] = (int32_t)samebits_clamp64(nearest, INT32_MIN, INT32_MAX);",
-            "    }",
-        ]
-    return [*lines, "}"]
-
-
-def _wide(number: int) -> str:
-    """A literal of 64 bits, of two of 32."""
-    size = abs(number)
-    text = f"(int64_t)((uint64_t)0x{size >> 32:x}u << 32 | 0x{size & 0xFFFFFFFF:x}u)"
-    return f"-{text}" if number < 0 else text
-
-
-def _predict(raw: Raw, prefix: str) -> list[str]:
-    """NAME_predict."""
-    lines = _head(raw, prefix, " {")
-    if raw.rate:
-        lines += [
-            f"    if (count < {raw.settings.frame}u) return 1;",
-            f"    {prefix}_hear(raw, count, answer);",
-        ]
-    elif raw.given.columns:
-        lines += [
-            f"    const int wrong = samebits_raw_row(&{prefix}_row, raw, answer->input);",
-            "    if (wrong) return wrong;",
-        ]
-    else:
-        lines += ["    uint32_t i;", *_looked_up(raw, prefix, "raw[i]", 4)]
-    return [*lines, f"    {prefix}_answer(net, answer);", "    return 0;", "}"]
-
-
-def _looked_up(raw: Raw, prefix: str, byte: str, indent: int) -> list[str]:
-    """A loop that looks up the code of every byte."""
-    channel = ""
-    if len(raw.pixels) > 1:
-        channel = f"i / {raw.input.size // len(raw.pixels)}u * 256u + "
-    space = " " * indent
-    return [
-        f"{space}for (i = 0; i < {prefix.upper()}_RAW_SIZE; i++) {{",
-        f"{space}    answer->input[i] = {prefix}_pixels[{channel}{byte}];",
-        f"{space}}}",
-    ]
-
-
-def _selftest(raw: Raw, prefix: str) -> list[str]:
-    """NAME_predict_selftest."""
-    upper, rule = prefix.upper(), raw.made.rule
-    answer, found = f"{prefix}_answer_t", raw.hash()
-    lines = [f"int {prefix}_predict_selftest(const {prefix}_t *net, {answer} *answer) {{"]
-    words = f"((uint64_t)0x{found >> 32:08x}u << 32) | 0x{found & 0xFFFFFFFF:08x}u"
-    bare = bool(raw.given.columns or raw.rate)
-    if raw.rate:
-        noise = sound.noise(raw.settings)
-        lines.append(
-            "    " + sound.table(f"{prefix}_noise", noise).rstrip().replace("\n", "\n    ")
-        )
-    if raw.given.columns:
-        reals = [number.hex() for number in raw.samples().reshape(-1).tolist()]
-        lines += [
-            f"    static const {prefix}_raw_t rows[{TESTED} * {upper}_RAW_SIZE] = {{",
-            f"        {wrapped_list(reals, 8)}}};",
-        ]
-    lines += [
-        f"    const uint64_t expected = {words};",
-        "    uint64_t hash = SAMEBITS_HASH;",
-        "    uint32_t sample" + ("" if bare and rule == "argmax" else ", i") + ";",
-        f"    for (sample = 0; sample < {TESTED}; sample++) {{",
-    ]
-    if raw.given.columns:
-        lines += [
-            f"        const {prefix}_raw_t *row = rows + sample * {upper}_RAW_SIZE;",
-            f"        if ({prefix}_predict(net, row, answer)) return 1;",
-        ]
-    elif raw.rate:
-        whole, frame = len(sound.noise(raw.settings)), raw.settings.frame
-        lines += [
-            f"        const uint32_t count = sample ? {frame}u : {whole}u;",
-            f"        if ({prefix}_predict(net, {prefix}_noise, count, answer)) return 1;",
-        ]
-    else:
-        byte = f"(uint8_t)((sample * {upper}_RAW_SIZE + i) * 37u + 11u)"
-        lines += [*_looked_up(raw, prefix, byte, 8), f"        {prefix}_answer(net, answer);"]
-    for port, value in (("input", raw.input), ("output", raw.output)):
-        width = byte_size(value) // value.size
-        size = f"{upper}_{port.upper()}0_SIZE"
-        lines.append(f"        hash = samebits_hash(hash, answer->{port}, {width}, {size});")
-    if rule == "argmax":
-        lines += [
-            "        hash = samebits_hash(hash, &answer->index, 4, 1);",
-            "        hash = samebits_hash(hash, &answer->score, 4, 1);",
-        ]
-    else:
-        field = "holds" if rule == "threshold" else "value"
-        lines += [
-            f"        for (i = 0; i < {upper}_OUTPUT0_SIZE; i++) {{",
-            f"            const int32_t number = answer->{field}[i];",
-            "            hash = samebits_hash(hash, &number, 4, 1);",
-            "        }",
-        ]
-    return [*lines, "    }", "    return hash != expected;", "}"]

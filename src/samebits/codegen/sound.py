@@ -81,35 +81,39 @@ def noise(settings: LogMel) -> Codes:
     return ((at * at * 37 + at * 11) % 4096 * (at + 64) // count - 1024).astype(np.int16)
 
 
-def front(settings: LogMel, steps: int, ends: tuple[int, int], prefix: str) -> list[str]:
-    """C of <prefix>_hear: a recording to the codes of the input, which lie between `ends`."""
+def front(
+    settings: LogMel, steps: int, ends: tuple[int, int], prefix: str, net: str = ""
+) -> list[str]:
+    """C of <prefix>_hear: a recording to the codes of the input, which lie between `ends`. net:
+    what the macros of its scale take."""
+    first, passed = (f"const {prefix}_t *net, ", "net, ") if net else ("", "")
     upper = prefix.upper()
     head = f"static void {prefix}_hear("
     pad = " " * len(head)
-    port = f"{upper}_INPUT0"
+    scale = f"{upper}_INPUT0_SCALE"
     return [
-        f"static void {prefix}_put({prefix}_answer_t *answer, int32_t step) {{",
+        f"static void {prefix}_put({first}{prefix}_answer_t *answer, int32_t step) {{",
         "    int32_t i;",
         f"    for (i = 0; i < {settings.mels}; i++) {{",
         f"        answer->input[step * {settings.mels} + i] = ({prefix}_input0_t)samebits_code(",
-        f"            (float)answer->features[i], {port}_SCALE_M, {port}_SCALE_E + {BITS},",
-        f"            {port}_ZERO, {ends[0]}, {ends[1]});",
+        f"            (float)answer->features[i], {scale}_M{net}, {scale}_E{net} + {BITS},",
+        f"            {upper}_INPUT0_ZERO{net}, {ends[0]}, {ends[1]});",
         "    }",
         "}",
         "",
         "/* Silence before a short recording, the middle of a long one. */",
-        f"{head}const {prefix}_raw_t *samples, uint32_t count,",
+        f"{head}{first}const {prefix}_raw_t *samples, uint32_t count,",
         f"{pad}{prefix}_answer_t *answer) {{",
         f"    const int32_t frames = 1 + (int32_t)((count - {settings.frame}u) / {settings.hop}u);",
         f"    const int32_t kept = SAMEBITS_MIN(frames, {steps}), first = (frames - kept) / 2;",
         "    int32_t i;",
         f"    for (i = 0; i < {settings.mels}; i++) answer->features[i] = {SILENCE};",
-        f"    for (i = 0; i < {steps} - kept; i++) {prefix}_put(answer, i);",
+        f"    for (i = 0; i < {steps} - kept; i++) {prefix}_put({passed}answer, i);",
         "    for (i = 0; i < kept; i++) {",
         f"        const {prefix}_raw_t *frame = samples + (first + i) * {settings.hop};",
         f"        samebits_audio_frame(&{prefix}_parameters, frame, 0, answer->work,",
         "                             answer->features);",
-        f"        {prefix}_put(answer, {steps} - kept + i);",
+        f"        {prefix}_put({passed}answer, {steps} - kept + i);",
         "    }",
         "}",
     ]

@@ -89,9 +89,11 @@ def definitions(
     graph = calls.graph
     if not graph.states:
         return []
-    reset = []
+    reset, tables = list[str](), list[str]()
     for index, codes in enumerate(initial_codes(graph)):
-        table = writer.constants.name(codes) if (codes != codes[0]).any() else ""
+        table = ""
+        if (codes != codes[0]).any():
+            table = writer.stored(codes, f"initial{index}", tables)
         text = f"{table}[i]" if table else str(int(codes[0]))
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
     used = sum(byte_size(value) for _, value in state_members(graph))
@@ -100,6 +102,7 @@ def definitions(
     return [
         "",
         f"void {prefix}_reset({prefix}_state_t *state) {{",
+        *tables,
         "    int32_t i;",
         *reset,
         "}",
@@ -225,7 +228,7 @@ def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter
     def one(name: str) -> str:
         return pointer(name, "t")
 
-    lines = ["    int32_t t;"]
+    lines: list[str] = []
     scratch = f"{memory} + {at_scratch}"
     for phase in blocked.phases:
         if not phase.rows:
@@ -246,7 +249,7 @@ def _block(calls: CallList, blocked: StepBlocks, prefix: str, writer: CallWriter
             ]
             text = writer.with_parameters("&rows", call, pointer, pointer(entry.value), scratch)
             lines += [*(f"    {line}" for line in text), "    }"]
-    return lines
+    return ["    int32_t t;", *writer.locals(), *lines]
 
 
 TEST = """\

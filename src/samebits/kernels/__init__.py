@@ -53,7 +53,8 @@ __all__ = [
     "use",
 ]
 
-Kernels = Eager  # every realisation is one
+Kernels = Eager
+"""The type of all realisations, of which each is one."""
 REALISATIONS = ("native", "compiled", "eager", "triton")
 _forced: list[str] = []
 _recorders: list[RoutineRecorder] = []

@@ -96,7 +96,7 @@ class Options:
     def plain(self) -> dict[str, Any]:
         """Options of feed-forward networks that were given."""
         kept = {name: getattr(self.calibration, name) for name in PLAIN}
-        return _chosen({**vars(self.formats), **kept})
+        return _chosen(self.formats.values() | kept)
 
     @property
     def common(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Options:
     @property
     def gated(self) -> dict[str, Any]:
         """Settings of recurrent networks that were given."""
-        given = vars(self.recurrence)
+        given = self.recurrence.values()
         return _chosen({name: given[name] for name in ("bits", "symmetry", "gates", "float_bias")})
 
     def check(self, graph: Graph) -> None:

@@ -25,6 +25,11 @@ class Packaging(Recipe):
         help="Prefix of every name in C: two networks in one program take two.",
         metavar="NAME",
     )
+    weights_file: bool = option(
+        default=False,
+        help="Weights as a file of their own, PREFIX.weights: the code takes that of another "
+        "training of the network too.",
+    )
     cpu: str | None = option(
         default=None,
         help="Processor whose kernels are taken, such as cortex-m4; the bits are the same "

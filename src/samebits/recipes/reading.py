@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -148,7 +148,7 @@ class Reading(Recipe):
 
     def among(self, takes: Sequence[str]) -> Reading:
         """These options, but for those whose names are not in `takes`."""
-        return Reading(**{name: getattr(self, name) for name in self.chosen() if name in takes})
+        return Reading(**{name: v for name, v in self.chosen().items() if name in takes})
 
     def apart_from(self, source: str, what: str, takes: Sequence[str]) -> None:
         """Raise InputError for a choice that the reader of `source` does not know.
@@ -174,14 +174,14 @@ class Reading(Recipe):
                 f"{','.join(self.target)}; give them in that order, or leave --target out"
             )
         taken = [name for name in takes if name not in ("mean", "std")]  # they are of pixels alone
-        chosen = {name: v for name, v in vars(recorded).items() if name in taken}
-        return Reading(**(chosen | {k: getattr(self, k) for k in self.chosen()}))
+        chosen = {name: v for name, v in recorded.chosen().items() if name in taken}
+        return Reading(**(chosen | self.chosen()))
 
     def with_values_of(self, recorded: Reading) -> Reading:
         """These options, with the values of pixels of an earlier reading where none were given."""
         if self.mean:
             return self
-        return replace(self, mean=recorded.mean, std=recorded.std)
+        return self.but(mean=recorded.mean, std=recorded.std)
 
 
 def as_arguments(chosen: Mapping[str, Any]) -> list[str]:
@@ -235,13 +235,13 @@ def prepared(source: Any) -> DataSource:
     """Arrays that are what a network takes, such as rows that are standardised already: of a
     network whose contract knows raw rows, values are taken without a look at them."""
     given, reading = reading_of(source)
-    return DataSource(given, replace(reading, prepared=True))
+    return DataSource(given, reading.but(prepared=True))
 
 
 def around(given: Any, options: Mapping[str, Any]) -> DataSource:
     """Data with options of reading, beside those that it has."""
     source, reading = reading_of(given)
-    return DataSource(source, replace(reading, **options))
+    return DataSource(source, reading.but(**options))
 
 
 def reading_of(given: Any) -> tuple[Any, Reading]:

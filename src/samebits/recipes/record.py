@@ -22,6 +22,7 @@ from samebits.errors import InputError
 
 R = TypeVar("R")
 KEY = "option"  # of an option in a field's metadata
+GIVEN = "_given"  # the attribute that says which options were given
 LARGEST = 1 << 20  # bytes of a file of recipes
 RECIPES: dict[str, type[Recipe]] = {}
 """All recipes that a user gives, by the name of their table in a file."""
@@ -71,12 +72,16 @@ class Recipe:
 
         @functools.wraps(made)
         def checked(self: Any, *operands: Any, **values: Any) -> None:
+            known = [each.name for each in fields(cast(Any, cls))]
             for name in values:
-                if name not in {each.name for each in fields(cast(Any, cls))}:
+                if name not in known:
                     raise TypeError(
                         f"{cls.__name__}: expected its options {', '.join(cls.options())}, found "
                         f"{name}{holder(name)}"
                     )
+            given = {**dict(zip(known, operands, strict=False)), **values}
+            named = frozenset(name for name, value in given.items() if value is not None)
+            object.__setattr__(self, GIVEN, named)
             made(self, *operands, **values)
 
         cls.__init__ = checked  # type: ignore[method-assign]
@@ -95,14 +100,26 @@ class Recipe:
         """Its fields that are options, by name."""
         return {each.name: each for each in fields(cast(Any, cls)) if KEY in each.metadata}
 
+    def values(self) -> dict[str, Any]:
+        """The options by name, each as given or at its default."""
+        return {name: getattr(self, name) for name in self.options()}
+
     def chosen(self) -> dict[str, Any]:
-        """The options that differ from their default, as they were asked for."""
-        found = {name: getattr(self, name) for name in self.options()}
-        return {n: v for n, v in found.items() if v != self.options()[n].default}
+        """The options that were given, at their default too; None, which stands for it, is none."""
+        return {name: v for name, v in self.values().items() if name in vars(self)[GIVEN]}
+
+    def but(self, **options: Any) -> Self:
+        """The recipe with other options beside those that were chosen."""
+        return type(self)(**{**self.chosen(), **options})
 
     def to_dict(self) -> dict[str, Any]:
         """The options that differ from their default, as JSON data."""
-        return {name: _plain(value) for name, value in self.chosen().items()}
+        return {name: _plain(value) for name, value in self.differing().items()}
+
+    def differing(self) -> dict[str, Any]:
+        """The options that differ from their default."""
+        places = self.options()
+        return {name: v for name, v in self.values().items() if v != places[name].default}
 
     @classmethod
     def from_dict(cls, record: object) -> Self:
@@ -246,15 +263,19 @@ def listing(kinds: Iterable[type[Recipe]]) -> str:
     return f"the recipe{'s' * (len(names) > 1)} {', '.join(names)}" if names else "no recipe"
 
 
-def holder(name: str) -> str:
-    """Where an option is, as the end of a message."""
+def holder(name: str, function: str = "") -> str:
+    """Where an option is, as the end of a message. function: one that takes none of its recipes."""
     holders = [kind for kind in RECIPES.values() if name in kind.options()]
     if not holders:
         return ""
-    if holders[0].__name__ == "Reading":
-        return f", an option of reading data; give samebits.read(data, {name}=...)"
+    reading = holders[0].__name__ == "Reading"
+    of = "reading data" if reading else " and of ".join(kind.__name__ for kind in holders)
+    if function:
+        return f", an option of {of}, which {function} does not take; leave it out"
+    if reading:
+        return f", an option of {of}; give samebits.read(data, {name}=...)"
     ways = " or ".join(f"samebits.{kind.__name__}({name}=...)" for kind in holders)
-    return f", an option of {' and of '.join(kind.__name__ for kind in holders)}; give {ways}"
+    return f", an option of {of}; give {ways}"
 
 
 def _described(found: object) -> str:

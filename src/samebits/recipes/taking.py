@@ -27,6 +27,7 @@ def takes(
         signature = inspect.signature(function)
         own = signature.parameters
         names = [name for name in own if name not in ("self", "recipes")]
+        several = "recipes" in own
         options = {name for kind in kinds for name in kind.options()} - set(own)
 
         @functools.wraps(function)
@@ -46,16 +47,19 @@ def takes(
                     also = f" and {listing(kinds)}" if kinds else ""
                     raise TypeError(
                         f"{function.__name__}: expected {', '.join(names)}{also}, found {name}="
-                        f"{holder(name)}"
+                        f"{holder(name, function.__name__)}"
                     )
             flat = {name: value for name, value in given.items() if name in options}
-            if not flat and not reads:
+            apart = [each for each in operands if several and isinstance(each, Recipe)]
+            if not flat and not reads and not apart:
                 return function(*operands, **given)
             rest = {name: value for name, value in given.items() if name in own}
-            bound = signature.bind(*operands, **rest)
+            plain = [each for each in operands if not any(each is recipe for recipe in apart)]
+            bound = signature.bind(*plain, **rest)
             bound.apply_defaults()
-            if flat:
-                bound.arguments["recipes"] = (*bound.arguments["recipes"], *by_options(call, flat))
+            if several:
+                made = by_options(call, flat) if flat else ()
+                bound.arguments["recipes"] = (*bound.arguments["recipes"], *apart, *made)
             if reads:
                 reading = {name: given[name] for name in given if name in reads}
                 bound.arguments[data] = around(bound.arguments[data], reading)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,13 +138,33 @@ class Numerics(Recipe):
         metavar="LIST",
     )
 
+    def check_bfp(self, chosen: Mapping[str, Any]) -> None:
+        """Raise InputError for a chosen option of block floating point beside float32."""
+        for name in ("rounding", "exponents", "widths"):
+            if name in chosen and self.numerics == "float32":
+                raise InputError(
+                    f"--{name}: expected none for numerics float32, found {chosen[name]}, which "
+                    "applies to bfp; leave it out"
+                )
 
-def _plan(given: Any) -> str:
-    return str(given)
+
+def _named(option: str, what: str) -> Callable[[Any], str]:
+    """Take a text or a path. Raises InputError for anything else."""
+
+    def take(given: Any) -> str:
+        if not isinstance(given, str | Path):
+            raise InputError(f"--{option}: expected {what}, found {given!r:.80}")
+        return str(given)
+
+    return take
 
 
 def _bytes(given: Any) -> int | str:
-    return given if isinstance(given, int) and not isinstance(given, bool) else str(given)
+    if not isinstance(given, int | str) or isinstance(given, bool):
+        raise InputError(
+            f"--memory-budget: expected bytes, or a text such as 3M or 40%, found {given!r:.80}"
+        )
+    return given
 
 
 class Recomputation(Recipe):
@@ -153,7 +173,7 @@ class Recomputation(Recipe):
     plan: str | None = option(
         default=None,
         help="What to compute again instead of keeping: none (the default), auto or a plan's file.",
-        take=_plan,
+        take=_named("plan", "none, auto or the name of a plan's file"),
         metavar="PLAN",
     )
     memory_budget: int | str | None = option(
@@ -167,7 +187,7 @@ class Recomputation(Recipe):
         default=None,
         help="For which device it is planned: a name, or a file of samebits device [default: "
         "laptop-cpu].",
-        take=_plan,
+        take=_named("plan-device", "the name of a device or of its file"),
         metavar="DEVICE",
     )
     backward: str | None = option(
@@ -184,12 +204,6 @@ class Recomputation(Recipe):
         choices=FALLBACKS,
         metavar="WHAT",
     )
-
-
-def _place(given: Any) -> Path:
-    if not isinstance(given, str | Path):
-        raise InputError(f"expected the name of a file or folder, found {type(given).__name__}")
-    return Path(given)
 
 
 class Execution(Recipe):
@@ -215,13 +229,13 @@ class Execution(Recipe):
     trace: Path | None = option(
         default=None,
         help="File for a hash of every tensor of every step, for samebits audit.",
-        take=_place,
+        take=lambda given: Path(_named("trace", "the name of a file")(given)),
         metavar="FILE",
     )
     tensorboard: Path | None = option(
         default=None,
         help="Write loss, accuracy and learning rate for TensorBoard (needs the package "
         "tensorboard).",
-        take=_place,
+        take=lambda given: Path(_named("tensorboard", "the name of a folder")(given)),
         metavar="FOLDER",
     )

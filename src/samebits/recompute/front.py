@@ -61,7 +61,9 @@ def plan_architecture(
 
     time_limit: seconds of the search within a budget
     """
-    config = TrainConfig(data="", arch=arch, **{**vars(training), "numerics": numerics.numerics})
+    config = TrainConfig(
+        data="", arch=arch, **(training.values() | {"numerics": numerics.numerics})
+    )
     found, backward = find_device(how.plan_device or DEVICE), how.backward or ORDERS[0]
     planner = Planner(config, found, how.memory_budget, backward=backward, time_limit=time_limit)
     progress.stage("measuring one step")

@@ -44,8 +44,9 @@ def _output(made: OutputMeaning) -> list[str]:
     if made.names:
         names = [shown(name) for name in made.names[:FEW]]
         kind = {"threshold": "label", "regression": "target"}.get(made.rule, "class")
-        found.append(f"{_counted(len(made.names), kind)}: {_more(names, len(made.names))}")
-    if made.rule:
+        rule = f"; the answer: {RULES[made.rule]}" if made.rule else ""
+        found.append(f"{_counted(len(made.names), kind)}: {_more(names, len(made.names))}{rule}")
+    elif made.rule:
         found.append(f"as answer {RULES[made.rule]}")
     if made.scales:
         found.append(_more([_scale(scale) for scale in made.scales[:FEW]], len(made.scales)))

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samebits import progress
+from samebits.codegen.image import SUFFIX as IMAGE
+from samebits.codegen.image import read_head
 from samebits.codegen.run.interface import REPORT, Interface, read_report
 from samebits.elsewhere import check_foreign
-from samebits.entrance import opened
+from samebits.entrance import opened, read
 from samebits.errors import InputError, SamebitsError
 from samebits.excerpt import WHOLE, Excerpt
 from samebits.model import CHECKPOINT, EXPORTED, LITE, Model, check_part, kind_of, load, model_file
 from samebits.npu.machine.image import SUFFIX
+from samebits.onnx.reader.load import MAX_FILE
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
@@ -35,7 +38,7 @@ OUTPUTS = {"regression": "targets", "multilabel": "labels"}  # of tasks; of othe
 
 EXPECTED = (
     f"an .onnx, {EXPORTED} or {LITE} file, an {SUFFIX} program, a compiled or training folder, a "
-    f"{CHECKPOINT} checkpoint, a plan, a trace or a {DEVICE} device file"
+    f"{CHECKPOINT} checkpoint, a plan, a trace, a {DEVICE} device file or an image of weights"
 )
 
 
@@ -101,6 +104,8 @@ def _reader(path: Path) -> tuple[str, Callable[[Path], Facts]]:
         raise InputError(f"{path}: no such file or folder; expected {EXPECTED}")
     if path.suffix == DEVICE:
         return "device", _device
+    if path.suffix == IMAGE:
+        return "image of weights", _image
     stated = _stated_format(path)
     if stated in ("package", "run"):
         raise InputError(f"{path}: expected {EXPECTED}, found a file of a folder; give the folder")
@@ -168,6 +173,19 @@ def _package(folder: Path) -> Facts:
 def _package_lines(report: Mapping[str, Any]) -> list[str]:
     sizes = (f"{key} {report[key]:,}" for key in PACKAGE if type(report.get(key)) is int)
     return [f"C: names begin with {shown(report.get('prefix'))}; bytes: {', '.join(sizes)}"]
+
+
+def _image(path: Path) -> Facts:
+    """The head of an image of weights."""
+    record = read_head(read(path, MAX_FILE), str(path))
+    named = [shown(record[key]) for key in ("name", "version") if record[key]]
+    lines = [
+        *([f"model {' '.join(named)}"] if named else []),
+        f"{record['bytes']:,} bytes, format {record['format']}",
+        f"structure {record['structure']}: of the code that takes it, in its report.json",
+        f"hash {record['hash']}",
+    ]
+    return Facts(lines, record, list)
 
 
 # --- training -----------------------------------------------------------------------------------

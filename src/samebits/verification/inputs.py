@@ -146,13 +146,13 @@ def _places(graph: Graph, name: str) -> int:
     return min(sizes, default=0)
 
 
-def drawn(text: str, graph: Graph, seed: int = 0) -> list[Array]:
+def drawn(text: str, graph: Graph, seed: int | None = None) -> list[Array]:
     """The codes that random:N stands for. Raises InputError for another N."""
     count = text.removeprefix("random:")
     digits = count.isascii() and count.isdigit() and len(count) <= 7
     if not digits or not 1 <= int(count) <= 1_000_000:
         raise InputError(f"--data: expected random:N with 1 <= N <= 1000000, found {text[:40]!r}")
-    return random_codes(graph, int(count), seed)
+    return random_codes(graph, int(count), seed or 0)
 
 
 def is_random(given: Any) -> bool:
@@ -161,9 +161,9 @@ def is_random(given: Any) -> bool:
     return isinstance(given, str) and given.startswith("random:")
 
 
-def check_seed(seed: int, given: Any) -> None:
+def check_seed(seed: int | None, given: Any) -> None:
     """Raise InputError for a seed of samples that are not random:N."""
-    if seed and not is_random(given):
+    if seed is not None and not is_random(given):
         found = "none" if given is None else name_of(given) or "others"
         raise InputError(
             f"--seed {seed}: expected samples random:N, which it draws, found {found}; leave it out"
@@ -199,7 +199,7 @@ def given_arrays(given: Any, graph: Graph, model: Model) -> dict[str, Array]:
     return gather(source, graph, options=options, rate=model.rate, earlier=model.known, whole=True)
 
 
-def given_codes(given: Any, model: Model, seed: int = 0) -> list[Array]:
+def given_codes(given: Any, model: Model, seed: int | None = None) -> list[Array]:
     """Codes (firmware: binary16) for the inputs of a model, in order, of what `gather` takes or
     random:N. Raises InputError as `gather`, `codes_of` and `check_seed`.
     """
@@ -213,7 +213,7 @@ def given_codes(given: Any, model: Model, seed: int = 0) -> list[Array]:
     return codes_of(arrays, graph, name_of(given) or "samples")
 
 
-def given_reals(given: Any, graph: Graph, seed: int = 0) -> list[Array]:
+def given_reals(given: Any, graph: Graph, seed: int | None = None) -> list[Array]:
     """The same for the inputs of the real graph: numbers as they were given, so that rounding and
     clipping of the inputs count as errors; codes as what they stand for."""
     if is_random(given):

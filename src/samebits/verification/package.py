@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits import progress
+from samebits.codegen.lowering.cpu import PORTABLE
 from samebits.codegen.packaging import audio
 from samebits.codegen.packaging.package import PAGE, Package, package, replace_folder
 from samebits.codegen.packaging.seal import (
@@ -27,6 +28,7 @@ from samebits.errors import InputError, PackageError, SamebitsError
 from samebits.model import LITE_FILE, ONNX_FILE, Model, model_file
 from samebits.onnx import from_bytes
 from samebits.onnx.reader.load import MAX_FILE
+from samebits.recipes import Packaging
 from samebits.tflite import from_bytes as lite_from_bytes
 from samebits.verification.inputs import random_codes
 
@@ -36,12 +38,12 @@ LARGEST_PAGE = 1 << 30  # bytes
 SIGNATURE = signature_of(REPORT)
 
 
-def packaged(name: str, data: bytes, source: str, prefix: str, cpu: str, project: str) -> Package:
+def packaged(name: str, data: bytes, source: str, how: Packaging) -> Package:
     """The package of a model.onnx or model.tflite: the same bytes from the same version wherever it
     is made, since nothing else enters it.
 
-    name: which of both. source: what messages call the model. Errors as
-    `codegen.packaging.package.package`.
+    name: which of both. how: of its prefix, processor and layout. source: what messages call the
+    model. Errors as `codegen.packaging.package.package`.
     """
     model = _model(name, data, source)
     beside: dict[str, str | bytes] = {name: data}
@@ -50,10 +52,11 @@ def packaged(name: str, data: bytes, source: str, prefix: str, cpu: str, project
         beside.update((f"{AUDIO}/{name}", text) for name, text in texts.items())
     return package(
         model.integer,
-        prefix=prefix,
+        prefix=how.prefix,
         vectors=random_codes(model.integer, VECTORS),
-        cpu=cpu,
-        project=project,
+        cpu=how.cpu or PORTABLE.name,
+        project=how.package,
+        weights_file=how.weights_file,
         beside=beside,
         contract=model.meaning,
         rate=model.rate,
@@ -136,11 +139,12 @@ def _again(folder: Path, report: Mapping[str, Any]) -> Package:
             "its files were compared with the SHA-256 of the report alone, and its C was not run; "
             "verify it with that version, or compile again"
         )
-    prefix, cpu, project = (report.get(name) for name in ("prefix", "cpu", "package"))
+    chosen: dict[str, Any] = {name: report.get(name) for name in ("prefix", "cpu", "package")}
     name = model_file(folder) or ONNX_FILE
     data = file_bytes(folder, name, MAX_FILE)
     try:
-        return packaged(name, data, str(folder), str(prefix), str(cpu), str(project))
+        how = Packaging(**chosen, weights_file=bool(report.get("structure")))
+        return packaged(name, data, str(folder), how)
     except SamebitsError as error:
         raise PackageError(
             f"{folder / REPORT}: expected the prefix, cpu and package that the folder was made "

@@ -160,12 +160,12 @@ int model_selftest(const model_t *net, model_input0_t *input0, model_input1_t *i
 }
 
 #ifdef SAMEBITS_DEBUG
-void model_init_checked(model_t *net, void *arena, size_t bytes) {
+void model_init_checked(model_t *net, void *arena, size_t room) {
     SAMEBITS_ASSERT(net != 0, "net is null");
     SAMEBITS_ASSERT(arena != 0, "arena is null");
     SAMEBITS_ASSERT((uintptr_t)arena % MODEL_ARENA_ALIGNMENT == 0,
                     "arena is not at a multiple of 8 bytes");
-    SAMEBITS_ASSERT(bytes >= MODEL_ARENA_BYTES, "arena is shorter than MODEL_ARENA_BYTES");
+    SAMEBITS_ASSERT(room >= MODEL_ARENA_BYTES, "arena is shorter than MODEL_ARENA_BYTES");
     model_init(net, arena);
 }
 

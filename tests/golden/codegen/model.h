@@ -92,7 +92,7 @@ typedef struct {
 #ifdef SAMEBITS_DEBUG
 #define model_init(net, arena) \
     model_init_checked(net, arena, SAMEBITS_BYTES(arena))
-void model_init_checked(model_t *net, void *arena, size_t bytes);
+void model_init_checked(model_t *net, void *arena, size_t room);
 #else
 void model_init(model_t *net, void *arena);
 #endif

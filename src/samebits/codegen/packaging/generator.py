@@ -12,7 +12,7 @@ from pathlib import Path
 from samebits.codegen.blocks import STEPS
 from samebits.codegen.lowering.rescale import TYPES
 from samebits.codegen.packaging.harness import filled, main_source
-from samebits.codegen.packaging.package import texts
+from samebits.codegen.packaging.package import as_bytes, texts
 from samebits.codegen.run.interface import Interface
 from samebits.errors import InputError
 from samebits.ir.graph import Graph
@@ -118,7 +118,7 @@ def generator(
         "seed": seed,
     }
     named = {key: str(value) for key, value in parts.items()}
-    package = texts(graph)[0]
+    package = {name: as_bytes(data).decode() for name, data in texts(graph)[0].items()}
     kept = {name: text for name, text in package.items() if not name.startswith("test/")}
     files = {
         **kept,

@@ -24,6 +24,9 @@ from samebits.codegen import emit, sound, stream
 from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
+from samebits.codegen.image import HEADER as IMAGE_HEADER
+from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, WeightImage
+from samebits.codegen.image import sealed as sealed_code
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu, find_cpu
 from samebits.codegen.memory import layout
 from samebits.codegen.names import c_comment, checked_prefix
@@ -32,9 +35,10 @@ from samebits.codegen.packaging.projects import Manifest, arranged
 from samebits.codegen.packaging.readme import buffers, raw_functions, readme, stream_functions
 from samebits.codegen.packaging.seal import sealed
 from samebits.codegen.packaging.signature import sign, signature_of
-from samebits.codegen.raw import HEADER as RAW_HEADER
-from samebits.codegen.raw import Raw, declarations, raw_of
-from samebits.codegen.raw import source as raw_source
+from samebits.codegen.predict import HEADER as RAW_HEADER
+from samebits.codegen.predict import declarations
+from samebits.codegen.predict import source as raw_source
+from samebits.codegen.raw import Raw, raw_of
 from samebits.codegen.rolling import calls_for
 from samebits.codegen.run.interface import FORMAT, LARGEST_REPORT, REPORT
 from samebits.contract import UNKNOWN, Contract
@@ -98,7 +102,8 @@ class PackageReport:
     not counted. arena: activations and scratch memory of one instance, arena_bound: no plan needs
     less. block: the arena where model_steps computes blocks of steps (not on Cortex-M), 0 where it
     does not. state: the struct of a step graph's states. stack_cortex_m: an upper bound of
-    model_run and all it calls there.
+    model_run and all it calls there. structure: of code with weights as an image, which that states
+    too, "" of others; weights are then all of the image but its tables
     """
 
     generator: str
@@ -115,6 +120,7 @@ class PackageReport:
     block: int
     state: int
     stack_cortex_m: int
+    structure: str
     inputs: tuple[Mapping[str, Any], ...]
     outputs: tuple[Mapping[str, Any], ...]
     layers: tuple[PackagedLayer, ...]
@@ -152,6 +158,7 @@ def write_package(
     cpu: str = "portable",
     project: str = "make",
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
+    weights_file: bool = False,
 ) -> PackageReport:
     """Write the C of an integer graph to `folder`, replacing an earlier package there as a whole.
 
@@ -166,6 +173,7 @@ def write_package(
         cpu=cpu,
         project=project,
         beside=beside,
+        weights_file=weights_file,
     )
     replace_folder(Path(folder), made.files)
     return made.report
@@ -182,6 +190,7 @@ def package(
     beside: Mapping[str, str | bytes] = MappingProxyType({}),
     contract: Contract = UNKNOWN,
     rate: int | None = None,
+    weights_file: bool = False,
 ) -> Package:
     """The C of an integer graph as a package; `replace_folder` seals it.
 
@@ -190,7 +199,7 @@ def package(
     cpu: the processor whose kernels are taken (lowering/cpu.py); the codes are the same for all.
     project: whose layout the folder has, one of `projects.PROJECTS`. beside: further files of the
     folder, by name. contract: what inputs and outputs mean, for the header and README.md; rate:
-    of the recordings that it takes
+    of the recordings that it takes. weights_file: what training decides is an image beside the code
 
     Raises InputError for a bad prefix or project, and vectors that do not fit; UnsupportedError for
     a target or an operator that has no C.
@@ -208,6 +217,7 @@ def package(
         project=project,
         contract=contract,
         rate=rate,
+        weights_file=weights_file,
     )
     sources = _bytes(files)
     others = {name: beside[name] for name in beside if project == "make" or not own(name)}
@@ -244,20 +254,22 @@ def texts(
     project: str = "make",
     contract: Contract = UNKNOWN,
     rate: int | None = None,
-) -> tuple[dict[str, str], PackageReport]:
+    weights_file: bool = False,
+) -> tuple[dict[str, str | bytes], PackageReport]:
     """The files of a package by name, and its report. model: the file beside them, its SHA-256.
-    project: whose layout they will have, for the report; contract, rate: as for `package`."""
+    project: whose layout they will have, for the report; else as for `package`."""
     prefix = checked_prefix(prefix)
     processor = find_cpu(cpu)
     calls = calls_for(graph, processor)
     memory = layout(calls)
     blocked = step_blocks(calls)
-    constants = Constants(prefix)
+    image = WeightImage(prefix) if weights_file else None
+    constants = Constants(prefix) if image is None else image
     inputs = _samples(graph, vectors)
     outputs = _expected(graph, inputs)
-    about = About(version(GENERATOR), kernel_symbol(processor), *model, contract)
+    about = About(version(GENERATOR), kernel_symbol(processor), *model, contract, image)
     raw = raw_of(graph, contract, rate)
-    files = {
+    code = {
         f"{prefix}.h": header(
             calls,
             memory,
@@ -269,8 +281,25 @@ def texts(
         f"{prefix}.c": emit.source(
             calls, memory, blocked, prefix, about, constants, _answer(graph)
         ),
-        f"{prefix}_constants.h": emit.constants_header(constants, prefix),
-        f"{prefix}_constants.c": emit.constants_source(constants, prefix),
+    }
+    if isinstance(raw, Raw):
+        code[f"{prefix}_predict.c"] = raw_source(raw, prefix, image)
+    structure = ""
+    constant: dict[str, str | bytes] = {}
+    if image is None:
+        constant[f"{prefix}_constants.h"] = emit.constants_header(constants, prefix)
+        constant[f"{prefix}_constants.c"] = emit.constants_source(constants, prefix)
+    else:
+        code, hashed = sealed_code(code)
+        structure = f"{hashed:016x}"
+        data = image.encoded(hashed, contract.name, contract.version)
+        source_text = emit.image_source(data, prefix).replace(STRUCTURE, structure)
+        constant[f"{prefix}_image.c"] = source_text
+        constant[f"{prefix}{SUFFIX}"] = data
+        constant |= {f"{LIBRARY}/{name}": text for name, text in flat([IMAGE_HEADER]).items()}
+    files: dict[str, str | bytes] = {
+        **code,
+        **constant,
         f"test/{prefix}_main.c": main_source(graph, prefix, raw=isinstance(raw, Raw)),
         f"test/{prefix}_vectors.h": emit.vectors_header(
             [(graph.values[n], v) for n, v in zip(graph.inputs, inputs, strict=True)],
@@ -282,12 +311,11 @@ def texts(
         **library(processor),
     }
     if isinstance(raw, Raw):
-        files[f"{prefix}_predict.c"] = raw_source(raw, prefix)
         files |= {
             f"{LIBRARY}/{name}": text
             for name, text in flat(sound.HEADERS if raw.rate else [RAW_HEADER]).items()
         }
-    producers = graph.producers()
+    producers, tables = graph.producers(), byte_count(constants.tables)
     report = PackageReport(
         GENERATOR,
         about.version,
@@ -296,13 +324,14 @@ def texts(
         prefix,
         "c",
         processor.name,
-        byte_count(constants.weights),
-        byte_count(constants.tables),
+        byte_count(constants.weights) if image is None else len(data) - tables,
+        tables,
         memory.bytes,
         memory.plan.bound + memory.bytes - memory.plan.peak,
         0 if blocked is None else blocked.bytes,
         stream.state_bytes(graph),
-        memory.stack,
+        memory.stack + (0 if image is None else STRUCTS),
+        structure,
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
         tuple(
@@ -333,6 +362,7 @@ def texts(
         stream_functions(graph, prefix) + (raw_functions(prefix) if isinstance(raw, Raw) else ""),
         project,
         contract,
+        structure,
     )
     files[REPORT] = report.to_json()
     return files, report

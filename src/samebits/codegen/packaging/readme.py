@@ -71,10 +71,11 @@ def readme(
     functions: str,
     project: str = "make",
     contract: Contract = UNKNOWN,
+    structure: str = "",
 ) -> str:
     """The text. memory: bytes by what they are; functions: lines about more functions; project:
     whose layout the folder will have, of which a section at the end tells, if it is not make;
-    contract: what inputs and outputs mean."""
+    contract: what inputs and outputs mean; structure: of weights as an image."""
     arguments = ["&net", *(port for port, _ in ports(graph))]
     rows = [
         f"| `{port}` | {c_comment(value.name)} | {value.dtype} | {list(value.shape)} | "
@@ -87,13 +88,16 @@ def readme(
         "licence": LICENCE,
         "buffers": "\n".join(f"    {line}" for line in buffers(graph, prefix)),
         "arguments": wrapped_list(arguments, 9 + len(prefix + "_selftest(")),
-        "functions": functions,
+        "functions": functions + (image_functions(prefix, structure) if structure else ""),
         "ports": "\n".join(rows),
         "memory": "\n".join(f"| {what} | {size:,} |" for what, size in memory.items()),
         "model": prefix,
         "MODEL": prefix.upper(),
     }
     text = README.replace("@building@", MAKE if project == "make" else ELSEWHERE)
+    if structure:
+        text = text.replace("_constants.c", "_image.c")
+        text = text.replace("_init(&net, arena)", "_init(&net, arena, image, bytes)")
     return filled(text, parts) + meaning_text(contract, ports(graph))
 
 
@@ -122,6 +126,16 @@ def raw_functions(prefix: str) -> str:
         f"- `{prefix}_predict(&net, raw, &answer)` answers a raw sample, such as a table's row,\n"
         f"  in whole numbers; `{prefix}_predict_selftest` tests that. Both are in\n"
         f"  `{prefix}_predict.c`, to be compiled too.\n"
+    )
+
+
+def image_functions(prefix: str, structure: str) -> str:
+    """Lines about weights as an image."""
+    return (
+        f"- The weights are an image, `{prefix}.weights`, of structure\n"
+        f"  `{structure}`. `{prefix.upper()}_INSTANCE` takes that of `{prefix}_image.c`;\n"
+        f"  `{prefix}_init` one at any multiple of 8, and returns 0, or what is wrong with it.\n"
+        f"  A program without `{prefix.upper()}_INSTANCE` does not need `{prefix}_image.c`.\n"
     )
 
 

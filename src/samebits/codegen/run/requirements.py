@@ -46,15 +46,17 @@ class Requirements:
     why: str | None = None
 
 
-def requirements(graph: Graph, target: str) -> Requirements:
+def requirements(graph: Graph, target: str, weights_file: bool = False) -> Requirements:
     """Package, build and measure an integer graph for a board (a name of TARGETS), with the kernels
-    of its processor."""
+    of its processor. weights_file: as `codegen.packaging.package.package` takes it."""
     reason = TARGETS[target].unavailable()
     if reason is not None:
         return Requirements(target, why=reason)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        report = write_package(graph, folder / "package", cpu=TARGETS[target].cpu)
+        report = write_package(
+            graph, folder / "package", cpu=TARGETS[target].cpu, weights_file=weights_file
+        )
         try:
             program = build(
                 folder / "package", TARGETS[target], folder / "build", Interface.of(graph)

@@ -59,13 +59,7 @@ class TrainConfig(Training, Optimizer, Numerics, listed=False):
                 f"expected gradient bits 32, or 16 for numerics bfp, found {self.gradient_bits} "
                 f"for {self.numerics}"
             )
-        for name in ("rounding", "exponents", "widths"):
-            chosen = getattr(self, name)
-            if name in self.chosen() and self.numerics == "float32":
-                raise InputError(
-                    f"--{name}: expected none for numerics float32, found {chosen}, which applies "
-                    "to bfp; leave it out"
-                )
+        self.check_bfp(self.differing())
         Widths.parse(self.widths)
         Augmentation.parse(self.augment)
         self.shard_count()

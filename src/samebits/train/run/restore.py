@@ -13,7 +13,7 @@ from torch import nn
 from samebits import ledger
 from samebits.callables import is_callable_name
 from samebits.data import Dataset
-from samebits.data.dataset import shape_text
+from samebits.data.dataset import MOST_NAMED, shape_text
 from samebits.data.earlier import NONE, Earlier
 from samebits.data.preparation import Preparation
 from samebits.errors import CheckpointError, InputError, UnsupportedError
@@ -122,6 +122,9 @@ def open_trained(
     earlier = earlier_reading(found, checkpoint)
     task = str(checkpoint.config.get("task", TASKS[0]))
     names = _names(checkpoint, earlier, task)
+    tokens = len(input_shape) == 1 and not rows
+    if not names and task in (TASKS[0], "segmentation") and not tokens and classes <= MOST_NAMED:
+        names = tuple(map(str, range(classes)))  # of classes that are numbers, such as digits
     about = rate, rows, earlier, task, names if len(names) == classes else ()
     return TrainedModel(found, engine.model, checkpoint.exponents, input_shape, classes, *about)
 

@@ -174,12 +174,12 @@ void model_steps(const model_t *net, model_state_t *state, int32_t steps,
 }
 
 #ifdef SAMEBITS_DEBUG
-void model_init_checked(model_t *net, void *arena, size_t bytes) {
+void model_init_checked(model_t *net, void *arena, size_t room) {
     SAMEBITS_ASSERT(net != 0, "net is null");
     SAMEBITS_ASSERT(arena != 0, "arena is null");
     SAMEBITS_ASSERT((uintptr_t)arena % MODEL_ARENA_ALIGNMENT == 0,
                     "arena is not at a multiple of 8 bytes");
-    SAMEBITS_ASSERT(bytes >= MODEL_ARENA_BYTES, "arena is shorter than MODEL_ARENA_BYTES");
+    SAMEBITS_ASSERT(room >= MODEL_ARENA_BYTES, "arena is shorter than MODEL_ARENA_BYTES");
     model_init(net, arena);
 }
 
