@@ -24,6 +24,18 @@ SAMEBITS_INLINE uint32_t draw_bits(Drawn *d, uint32_t i) {
     return i & 1 ? d->words[i >> 1 & 3] >> 16 : d->words[i >> 1 & 3] & 65535u;
 }
 
+/* The bits of n elements from i on. */
+SAMEBITS_INLINE void draw_some(Drawn *d, uint32_t i, int32_t n, uint16_t *to) {
+    for (; n && i & 7; n--) *to++ = (uint16_t)draw_bits(d, i++);
+    for (; n >= 8; n -= 8, i += 8, to += 8) {
+        int32_t k;
+        (void)draw_bits(d, i);
+        for (k = 0; k < 4; k++)
+            to[2 * k] = (uint16_t)d->words[k], to[2 * k + 1] = (uint16_t)(d->words[k] >> 16);
+    }
+    for (; n; n--) *to++ = (uint16_t)draw_bits(d, i++);
+}
+
 /* J - lr * P element by element, where P can be computed again. First what `reach_of` foresees of
  * all elements decides how the exponent moves, then `descend` writes them.
  *
