@@ -33,7 +33,12 @@ KERNELS = (
     *("ondevice/samebits_train.h", "ondevice/train_exact.h", "ondevice/train_scalars.h"),
     *("ondevice/train_loss.c", "ondevice/train_norm.c", "ondevice/train_pool.c"),
     *("ondevice/train_products.c", "ondevice/train_root.h", "ondevice/train_state.c"),
-    *("ondevice/train_sums.c", "ondevice/train_gradient.c", "ondevice/train_halves.h", "ondevice/train_dots.h"),
+    *(
+        "ondevice/train_sums.c",
+        "ondevice/train_gradient.c",
+        "ondevice/train_halves.h",
+        "ondevice/train_dots.h",
+    ),
     *("ondevice/train_inputs.c", "ondevice/train_rounding.h", "ondevice/train_taps.h"),
     "ondevice/train_rows.h",
     *("ondevice/train_update.c", "ondevice/train_update.h", "ondevice/train_weights.c"),

@@ -122,6 +122,44 @@ SAMEBITS_NAKED gathered_sums(Gathered *f __attribute__((unused))) {
             "pop {r0, r4-r11, pc}\n\t");
 }
 
+#define TRAIN_PLANES
+
+/* Rows of codes of G, and of one channel of x. */
+typedef struct {
+    const int32_t *g;
+    const int8_t *x;
+    int32_t count, next_g, next_x; /* 8, 12, 16: of a row; bytes from row to row */
+    int32_t across, rows;          /* 20, 24: bytes from a code of x to the next */
+    int64_t sum;                   /* 32 */
+} Plane;
+
+/* Four codes of 32 bits by those of one channel in 5 instructions. */
+SAMEBITS_NAKED plane_sum(Plane *f __attribute__((unused))) {
+    __asm__("push {r4-r11, lr}\n\t"
+            "ldm r0, {r1, r3, r5, r7, r8, r9, r10}\n\t"
+            "ldrd r4, r11, [r0, #32]\n\t"
+            "movs r2, #0\n\t"
+            "vidup.u32 q0, r2, #1\n\t"
+            "vmul.i32 q0, q0, r9\n\t"
+            "lsl r9, r9, #2\n"
+            "1:\n\t"
+            "mov r2, r1\n\t"
+            "mov r12, r3\n\t"
+            "dlstp.32 lr, r5\n"
+            "2:\n\t"
+            "vldrw.32 q1, [r2], #16\n\t"
+            "vldrb.s32 q2, [r12, q0]\n\t"
+            "add r12, r9\n\t"
+            "vmlaldava.s32 r4, r11, q1, q2\n\t"
+            "letp lr, 2b\n\t"
+            "add r1, r7\n\t"
+            "add r3, r8\n\t"
+            "subs r10, #1\n\t"
+            "bne 1b\n\t"
+            "strd r4, r11, [r0, #32]\n\t"
+            "pop {r4-r11, pc}\n\t");
+}
+
 /* Sums of `channels` from number `at` of x on, over `count` meetings of the tap. */
 static void halves_sums(const Halves *h, int half, int32_t first, int32_t count, int32_t at,
                         int32_t channels, int32_t *part) {

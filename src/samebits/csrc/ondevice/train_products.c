@@ -1,6 +1,7 @@
 /* Linear layers and convolutions (5). */
 #include "train_dots.h"
 #include "train_rounding.h"
+#include "train_rows.h"
 
 /* The taps of a window that lie in the image. */
 typedef struct {
@@ -49,11 +50,6 @@ static Bias bias_of(const samebits_parameter *b, int32_t *e) {
     return r;
 }
 
-/* The largest magnitude of all sums, and the largest sum. */
-typedef struct {
-    int32_t size, high;
-} Reach;
-
 /* What becomes of sums: they are measured, and kept in memory, if there is some; they are rounded;
  * or rounded to 16 bits, by `shift`, and normalized.
  *
@@ -87,6 +83,24 @@ SAMEBITS_INLINE void sink(Sink *k, int kind, int32_t i, int32_t o, int32_t acc) 
     }
 }
 
+/* The same of n outputs from o on: without a bias and lines, which is most of them, in a few
+ * instructions. */
+SAMEBITS_INLINE void sink_some(Sink *k, int kind, int32_t i, int32_t o, const int32_t *sum,
+                               int32_t n) {
+    const Rounding *r = &k->rounding;
+    int32_t l = 0;
+    if (kind == MEASURE && !k->by.on && !k->lines) {
+        const Reach own = reach_of(sum, n);
+        k->reach.size = SAMEBITS_MAX(k->reach.size, own.size);
+        k->reach.high = SAMEBITS_MAX(k->reach.high, own.high);
+        for (; k->sums && l < n; l++) k->sums[i + l] = sum[l];
+    } else if (kind == ROUND && !k->by.on && r->bits == 16 && !r->by.clamp && !r->mask) {
+        round_plain(sum, n, r->by.shift, (int16_t *)r->y + i);
+    } else {
+        for (; l < n; l++) sink(k, kind, i + l, o + l, sum[l]);
+    }
+}
+
 #define TAKEN 16 /* outputs whose sums are taken together */
 #define PATCH 64 /* weights of an output up to which a window is copied, with zeros around it */
 
@@ -114,7 +128,7 @@ SAMEBITS_INLINE void sums_of(const samebits_conv *s, int grouped, int kind, cons
                 const int32_t at = ((n * s->h + t.y0) * s->w + t.x0) * s->c;
                 const int8_t *from = x + at;
                 int32_t first = t.kx0 * s->c, run = t.kx1 * s->c - first, step = s->w * s->c, ky;
-                int32_t sum[TAKEN], held, l;
+                int32_t sum[TAKEN], held;
                 if (small) {
                     copy_window(s, &t, x, at, patch);
                     from = patch, first = 0, run = k, t.ky0 = 0, t.ky1 = 1;
@@ -125,7 +139,7 @@ SAMEBITS_INLINE void sums_of(const samebits_conv *s, int grouped, int kind, cons
                                       t.ky1 - t.ky0, k};
                     held = SAMEBITS_MIN(TAKEN, (s->o - o) / ROWS * ROWS);
                     window_sums(&v, held, sum);
-                    for (l = 0; l < held; l++) sink(to, kind, i + o + l, o + l, sum[l]);
+                    sink_some(to, kind, i + o, o, sum, held);
                 }
                 for (; o < s->o; o++) {
                     const int8_t *row = w + o * k;

@@ -14,6 +14,11 @@ SAMEBITS_INLINE int32_t code_at(int32_t bits, const void *z, int32_t i) {
     return bits == 8 ? ((const int8_t *)z)[i] : ((const int16_t *)z)[i];
 }
 
+/* The largest magnitude of sums, and the largest sum. */
+typedef struct {
+    int32_t size, high;
+} Reach;
+
 #if defined(__ARM_FEATURE_MVE)
 #include <arm_mve.h>
 
@@ -68,6 +73,22 @@ SAMEBITS_INLINE void rows_by_fours(int32_t bits, const void *z, int32_t n, int32
     }
 }
 
+/* Of n sums, a multiple of 4. */
+SAMEBITS_INLINE Reach reach_of(const int32_t *sum, int32_t n) {
+    uint32_t size = 0;
+    int32_t high = 0;
+    for (; n > 0; n -= 4, sum += 4) {
+        const int32x4_t v = vldrwq_s32(sum);
+        size = vmaxavq_s32(size, v), high = vmaxvq_s32(high, v);
+    }
+    return (Reach){(int32_t)size, high};
+}
+
+/* Codes of 16 bits of n sums below 2**30, n a multiple of 4. */
+SAMEBITS_INLINE void round_plain(const int32_t *sum, int32_t n, int32_t shift, int16_t *y) {
+    for (; n > 0; n -= 4, sum += 4, y += 4) vstrhq_s32(y, down_fours(vldrwq_s32(sum), shift));
+}
+
 /* The largest magnitude of n codes. */
 SAMEBITS_INLINE int32_t largest_code(const int16_t *z, int32_t n) {
     uint16_t top = 0;
@@ -108,6 +129,24 @@ SAMEBITS_INLINE Codes codes_of(int32_t bits, const void *z, int32_t rows, int32_
         own.low = SAMEBITS_MIN(own.low, code), own.high = SAMEBITS_MAX(own.high, code);
     }
     return own;
+}
+
+SAMEBITS_INLINE Reach reach_of(const int32_t *sum, int32_t n) {
+    Reach r = {0, 0};
+    int32_t i;
+    for (i = 0; i < n; i++) {
+        const int32_t size = magnitude32(sum[i]);
+        r.size = SAMEBITS_MAX(r.size, size), r.high = SAMEBITS_MAX(r.high, sum[i]);
+    }
+    return r;
+}
+
+SAMEBITS_INLINE void round_plain(const int32_t *sum, int32_t n, int32_t shift, int16_t *y) {
+    int32_t i;
+    if (shift > 0 && shift <= 30)
+        for (i = 0; i < n; i++) y[i] = (int16_t)samebits_round32(sum[i], shift);
+    else
+        for (i = 0; i < n; i++) y[i] = (int16_t)down32(sum[i], shift);
 }
 
 SAMEBITS_INLINE int32_t largest_code(const int16_t *z, int32_t n) {

@@ -37,28 +37,27 @@ SAMEBITS_INLINE void four_sums(const samebits_meeting *m, int32_t count, const i
     sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
 }
 
-/* The same of one channel, which are too few for a list. */
-static int64_t one_sum(const samebits_conv *s, const Tap *t, const int32_t *g, const int8_t *x) {
+/* The sum of one channel, which are too few for a list. */
+SAMEBITS_APART int64_t one_sum(const samebits_conv *s, const Tap *t, const int32_t *g,
+                               const int8_t *x) {
     const int32_t across = s->stride_x * s->c, down = s->stride_y * s->w * s->c;
     int64_t sum = 0;
-    int32_t n, y, u;
-#if defined(__ARM_FEATURE_MVE)
-    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)across);
-#endif
-    for (n = 0; n < s->n; n++)
-        for (y = t->y0; y < t->y1; y++) {
-            const int32_t *row = g + (n * s->oh + y) * s->ow;
-            const int8_t *from = x + (t->x + n * s->h * s->w * s->c + (y - t->y0) * down);
-            u = t->u0;
-#if defined(__ARM_FEATURE_MVE)
-            for (; u < t->u1; u += 4, from += 4 * across) {
-                const mve_pred16_t lanes = vctp32q((uint32_t)(t->u1 - u));
-                sum = vmlaldavaq_s32(sum, vldrwq_z_s32(row + u, lanes),
-                                     vldrbq_gather_offset_z_s32(from, places, lanes));
-            }
-#endif
-            for (; u < t->u1; u++, from += across) sum += (int64_t)row[u] * *from;
+    int32_t n;
+    for (n = 0; n < s->n; n++) {
+        const int32_t *row = g + (n * s->oh + t->y0) * s->ow;
+        const int8_t *from = x + t->x + n * s->h * s->w * s->c;
+#ifdef TRAIN_PLANES
+        Plane f = {row + t->u0, from, t->u1 - t->u0, 4 * s->ow, down, across, t->y1 - t->y0, sum};
+        if (f.count > 0 && f.rows > 0) plane_sum(&f);
+        sum = f.sum;
+#else
+        int32_t y, u;
+        for (y = t->y0; y < t->y1; y++, row += s->ow, from += down) {
+            const int8_t *own = from;
+            for (u = t->u0; u < t->u1; u++, own += across) sum += (int64_t)row[u] * *own;
         }
+#endif
+    }
     return sum;
 }
 
@@ -135,10 +134,21 @@ SAMEBITS_INLINE void half_sums(const Given *v, int32_t at, int32_t channels, int
     }
 }
 
+/* The same of a list of at most MOST_HALVES / 2, as elements of G. */
+SAMEBITS_INLINE void half_elements(const Given *v, const samebits_update *d, int32_t at,
+                                   int32_t channels, int32_t *g) {
+    int32_t low[TAKEN], l;
+    if (v->halves & UPPER)
+        halves_sums(&v->own, UPPER, 0, v->own.count, at, channels, g);
+    else
+        for (l = 0; l < channels; l++) g[l] = 0;
+    halves_sums(&v->own, LOWER, 0, v->own.count, at, channels, low);
+    for (l = 0; l < channels; l++) g[l] = gradient_of(d, g[l] * (int64_t)65536 + low[l]);
+}
+
 /* The largest of uppers, of a list of at most MOST_HALVES / 2. */
 SAMEBITS_INLINE void take_uppers(const Given *v, int32_t at, int32_t channels, Taken *taken) {
     int32_t part[TAKEN], top = 0, l;
-    if (!v->own.count) return;
     halves_sums(&v->own, UPPER, 0, v->own.count, at, channels, part);
     for (l = 0; l < channels; l++) {
         const int32_t size = magnitude32(part[l]);
@@ -151,7 +161,7 @@ SAMEBITS_INLINE void take_uppers(const Given *v, int32_t at, int32_t channels, T
 SAMEBITS_APART void output_halves(Given *v, const int32_t *g, int32_t o, Taken *taken) {
     const samebits_conv *s = v->s;
     const int32_t inputs = inputs_of(s), first = o / outputs_of(s) * inputs;
-    int32_t i = o * weights_of(s), ky, kx, c, held;
+    int32_t i = o * weights_of(s), own[TAKEN], ky, kx, c, held;
     int64_t sum[TAKEN];
     halves_column(&v->own, g);
     for (ky = 0; ky < s->kh; ky++)
@@ -165,9 +175,16 @@ SAMEBITS_APART void output_halves(Given *v, const int32_t *g, int32_t o, Taken *
                     for (l = 0; l < held; l++) sum[l] = one_sum(s, &t, g, v->x + first + c + l);
                 } else {
                     held = held / LANES * LANES;
-                    if (v->halves == UPPER && v->own.count <= MOST_HALVES / 2) {
-                        take_uppers(v, first + c, held, taken);
-                        continue;
+                    if (v->own.count && v->own.count <= MOST_HALVES / 2) {
+                        if (v->halves == UPPER) {
+                            take_uppers(v, first + c, held, taken);
+                            continue;
+                        }
+                        if (taken->update) {
+                            half_elements(v, taken->update, first + c, held, own);
+                            taken->update->rule->elements(taken->update, i, own, held);
+                            continue;
+                        }
                     }
                     half_sums(v, first + c, held, sum);
                 }
