@@ -25,15 +25,21 @@ SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
     return a;
 }
 
-#if defined(SAMEBITS_NAKED) && defined(__ARM_FEATURE_MVE) && defined(__ARMEL__)
+#if defined(SAMEBITS_NAKED) && defined(__ARM_FEATURE_DSP) && defined(__ARMEL__)
+#define TRAIN_WINDOWS
 
 typedef struct {
     const int8_t *x, *w;
-    int32_t step, row; /* 8, 12: from the end of the vectors of a run */
+    int32_t step, row; /* 8, 12: from the end of a run */
     int32_t run, taps; /* 16, 20 */
     int32_t k;         /* 24 */
     int32_t *to, *end; /* 28, 32 */
+    int32_t left;      /* 36: taps */
 } Vectors;
+#endif
+
+#if defined(TRAIN_WINDOWS) && defined(__ARM_FEATURE_MVE)
+#define TURN 16 /* codes */
 
 /* Sixteen codes by four outputs in 10 instructions; the last turn may have fewer codes. */
 SAMEBITS_NAKED vector_sums(Vectors *f __attribute__((unused))) {
@@ -83,11 +89,86 @@ SAMEBITS_NAKED vector_sums(Vectors *f __attribute__((unused))) {
             "pop {r0, r4-r11, pc}\n\t");
 }
 
+#elif defined(TRAIN_WINDOWS)
+#define TURN 1
+
+#define WINDOW_ROW(w, sum)                                                                         \
+    "ldr r10, [" w "], #4\n\t"                                                                     \
+    "sxtb16 r11, r10\n\t"                                                                         \
+    "sxtb16 r10, r10, ror #8\n\t"                                                                 \
+    "smlad " sum ", r8, r11, " sum "\n\t"                                                         \
+    "smlad " sum ", r9, r10, " sum "\n\t"
+#define WINDOW_CODE(w, sum)                                                                        \
+    "ldrsb r10, [" w "], #1\n\t"                                                                  \
+    "mla " sum ", r8, r10, " sum "\n\t"
+
+/* Four codes by four outputs in 25 instructions, then one code in 11. */
+SAMEBITS_NAKED vector_sums(Vectors *f __attribute__((unused))) {
+    __asm__("push {r0, r4-r11, lr}\n"
+            "2:\n\t"
+            "ldr lr, [sp]\n\t"
+            "ldrd r0, r1, [lr]\n\t"
+            "ldrd r11, r10, [lr, #20]\n\t"
+            "str r11, [lr, #36]\n\t"
+            "add r2, r1, r10\n\t"
+            "add r3, r2, r10\n\t"
+            "add r12, r3, r10\n\t"
+            "movs r4, #0\n\t"
+            "movs r5, #0\n\t"
+            "movs r6, #0\n\t"
+            "movs r7, #0\n"
+            "3:\n\t"
+            "ldr lr, [lr, #16]\n\t"
+            "subs lr, #4\n\t"
+            "blt 5f\n"
+            "4:\n\t"
+            "ldr r8, [r0], #4\n\t"
+            "sxtb16 r9, r8, ror #8\n\t"
+            "sxtb16 r8, r8\n\t"
+            WINDOW_ROW("r1", "r4") WINDOW_ROW("r2", "r5")
+            WINDOW_ROW("r3", "r6") WINDOW_ROW("r12", "r7")
+            "subs lr, #4\n\t"
+            "bge 4b\n"
+            "5:\n\t"
+            "adds lr, #4\n\t"
+            "beq 7f\n"
+            "6:\n\t"
+            "ldrsb r8, [r0], #1\n\t"
+            WINDOW_CODE("r1", "r4") WINDOW_CODE("r2", "r5")
+            WINDOW_CODE("r3", "r6") WINDOW_CODE("r12", "r7")
+            "subs lr, #1\n\t"
+            "bne 6b\n"
+            "7:\n\t"
+            "ldr lr, [sp]\n\t"
+            "ldrd r8, r9, [lr, #8]\n\t"
+            "add r0, r8\n\t"
+            "add r1, r9\n\t"
+            "add r2, r9\n\t"
+            "add r3, r9\n\t"
+            "add r12, r9\n\t"
+            "ldr r8, [lr, #36]\n\t"
+            "subs r8, #1\n\t"
+            "str r8, [lr, #36]\n\t"
+            "bne 3b\n\t"
+            "ldrd r8, r9, [lr, #28]\n\t"
+            "stm r8!, {r4, r5, r6, r7}\n\t"
+            "str r8, [lr, #28]\n\t"
+            "ldr r10, [lr, #24]\n\t"
+            "ldr r11, [lr, #4]\n\t"
+            "add r11, r11, r10, lsl #2\n\t"
+            "str r11, [lr, #4]\n\t"
+            "cmp r8, r9\n\t"
+            "bne 2b\n\t"
+            "pop {r0, r4-r11, pc}\n\t");
+}
+#endif
+
+#ifdef TRAIN_WINDOWS
 /* Sums of `outputs`, a multiple of ROWS. */
 SAMEBITS_INLINE void window_sums(const Window *v, int32_t outputs, int32_t *sum) {
-    const int32_t whole = (v->run + 15) / 16 * 16;
+    const int32_t whole = (v->run + TURN - 1) / TURN * TURN;
     Vectors f = {v->x, v->w, v->step - whole, v->row - whole, v->run, v->taps, v->k, sum,
-                 sum + outputs};
+                 sum + outputs, 0};
     if (v->run && v->taps > 0)
         vector_sums(&f);
     else
@@ -95,43 +176,6 @@ SAMEBITS_INLINE void window_sums(const Window *v, int32_t outputs, int32_t *sum)
 }
 
 #else
-#if defined(__ARM_FEATURE_DSP) && defined(__ARMEL__) && defined(__GNUC__)
-#include <arm_acle.h>
-
-SAMEBITS_INLINE uint32_t word_at(const int8_t *from) {
-    uint32_t v;
-    SAMEBITS_COPY(&v, from, sizeof v);
-    return v;
-}
-
-SAMEBITS_INLINE int32_t even_of(uint32_t v) { return (int32_t)__sxtb16((int8x4_t)v); }
-
-SAMEBITS_INLINE int32_t odd_of(uint32_t v) {
-    int32_t odd;
-    __asm__("sxtb16 %0, %1, ror #8" : "=r"(odd) : "r"(v));
-    return odd;
-}
-
-/* Adds the products of a run of n codes; rows of weights are k apart. */
-SAMEBITS_INLINE void dots(const int8_t *x, const int8_t *w, int32_t k, int32_t n, int32_t *sum) {
-    const int8_t *v = w + k, *p = v + k, *q = p + k, *end = x + n;
-    int32_t a = sum[0], b = sum[1], c = sum[2], d = sum[3];
-    for (; end - x >= 4; x += 4, w += 4, v += 4, p += 4, q += 4) {
-        const uint32_t own = word_at(x);
-        const int32_t even = even_of(own), odd = odd_of(own);
-        uint32_t row = word_at(w);
-        a = __smlad(odd, odd_of(row), __smlad(even, even_of(row), a)), row = word_at(v);
-        b = __smlad(odd, odd_of(row), __smlad(even, even_of(row), b)), row = word_at(p);
-        c = __smlad(odd, odd_of(row), __smlad(even, even_of(row), c)), row = word_at(q);
-        d = __smlad(odd, odd_of(row), __smlad(even, even_of(row), d));
-    }
-    while (x < end) {
-        const int32_t own = *x++;
-        a += own * *w++, b += own * *v++, c += own * *p++, d += own * *q++;
-    }
-    sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
-}
-#else
 
 /* Adds the products of a run of n codes; rows of weights are k apart. */
 SAMEBITS_INLINE void dots(const int8_t *x, const int8_t *w, int32_t k, int32_t n, int32_t *sum) {
@@ -143,7 +187,6 @@ SAMEBITS_INLINE void dots(const int8_t *x, const int8_t *w, int32_t k, int32_t n
     }
     sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
 }
-#endif
 
 /* Sums of `outputs`, a multiple of ROWS. */
 SAMEBITS_INLINE void window_sums(const Window *v, int32_t outputs, int32_t *sum) {

@@ -59,8 +59,9 @@ static uint16_t *halves_note(const samebits_conv *s, const Tap *t, uint16_t *to)
     return to + count;
 }
 
-static void halves_column(Halves *h, const int32_t *g) {
+static void halves_column(Halves *h, const samebits_conv *s, const int32_t *g) {
     int32_t r;
+    (void)s;
     for (r = 0; r < h->rows; r += 4) {
         const mve_pred16_t lanes = vctp32q((uint32_t)(h->rows - r));
         const int32x4_t codes = vldrwq_z_s32(g + r, lanes);
@@ -184,42 +185,52 @@ typedef struct {
     int32_t count;
 } Halves;
 
-/* A pair takes 12 bytes; a list has room for 8 an image. */
+/* A pair takes 12 bytes; a list has room for 8 an image. A column gives way to its halves. */
 static int halves_start(Halves *h, const samebits_conv *s, const int8_t *x, void *room,
                         void *table) {
     const int32_t size = s->h * s->w * s->c;
     int32_t *to = (int32_t *)table, n, i;
     *h = (Halves){to, (Pair *)room, 0};
-    if (!to || s->n < 2) return 0;
+    if (!to || s->n % 2 || inputs_of(s) % LANES) return 0;
     for (n = 0; n < s->n; n += 2, x += 2 * size)
-        for (i = 0; i < size; i++) {
-            const int32_t next = n + 1 < s->n ? x[size + i] : 0;
-            *to++ = (int32_t)((uint32_t)(uint16_t)x[i] | (uint32_t)next << 16);
-        }
+        for (i = 0; i < size; i++)
+            *to++ = (int32_t)((uint32_t)(uint16_t)x[i] | (uint32_t)x[size + i] << 16);
     return 1;
 }
 
-SAMEBITS_INLINE void halves_column(Halves *h, const int32_t *g) { (void)h, (void)g; }
-
-static void halves_tap(Halves *h, const samebits_conv *s, const Tap *t, const int32_t *g) {
-    const int32_t across = s->stride_x * s->c, down = s->stride_y * s->w * s->c;
+/* Lowers of two images in the place of the first, uppers in that of the second. */
+SAMEBITS_INLINE void halves_column(Halves *h, const samebits_conv *s, int32_t *g) {
     const int32_t image = s->oh * s->ow;
+    int32_t n, i;
+    (void)h;
+    for (n = 0; n < s->n; n += 2, g += 2 * image)
+        for (i = 0; i < image; i++) {
+            const uint32_t a = (uint32_t)g[i], b = (uint32_t)g[image + i];
+            g[i] = (int32_t)((a & 65535u) | b << 16);
+            g[image + i] = (int32_t)((a + 0x8000u) >> 16 | ((b + 0x8000u) & 0xFFFF0000u));
+        }
+}
+
+SAMEBITS_INLINE void halves_tap(Halves *h, const samebits_conv *s, const Tap *t,
+                                const int32_t *g) {
+    const int32_t across = s->stride_x * s->c, down = s->stride_y * s->w * s->c;
+    const int32_t image = s->oh * s->ow, width = t->u1 - t->u0;
+    int32_t plane = t->x, n, y;
     Pair *to = h->list;
-    int32_t n, y;
-    for (n = 0; n < s->n; n += 2)
-        for (y = t->y0; y < t->y1; y++) {
-            const int32_t *row = g + n * image + y * s->ow + t->u0, *end = row + (t->u1 - t->u0);
-            const int32_t next = n + 1 < s->n ? image : 0;
-            int32_t x = t->x + n / 2 * s->h * s->w * s->c + (y - t->y0) * down;
-            for (; row < end; row++, x += across) {
-                const uint32_t a = (uint32_t)row[0], b = next ? (uint32_t)row[next] : 0;
-                if (!(a | b)) continue;
-                to->lower = (int32_t)((a & 65535u) | b << 16);
-                to->upper = (int32_t)((a + 0x8000u) >> 16 | ((b + 0x8000u) & 0xFFFF0000u));
-                to->x = x;
+    g += t->y0 * s->ow + t->u0;
+    for (n = 0; n < s->n; n += 2, g += 2 * image, plane += s->h * s->w * s->c) {
+        const int32_t *row = g;
+        for (y = t->y0; y < t->y1; y++, row += s->ow) {
+            const int32_t *own = row, *end = row + width;
+            int32_t x = plane + (y - t->y0) * down;
+            for (; own < end; own++, x += across) {
+                const int32_t lower = own[0], upper = own[image];
+                if (!(lower | upper)) continue;
+                to->lower = lower, to->x = x, to->upper = upper;
                 to++;
             }
         }
+    }
     h->count = (int32_t)(to - h->list);
 }
 

@@ -49,11 +49,6 @@ SAMEBITS_INLINE int32_t code_of(const Fixed *f, int64_t sum, uint32_t bits, int3
     return sum < 0 ? -code : code;
 }
 
-/* The largest magnitudes of W and J. */
-typedef struct {
-    int32_t largest, most;
-} Reached;
-
 #if defined(__ARM_FEATURE_MVE)
 #include <arm_mve.h>
 
@@ -109,14 +104,14 @@ SAMEBITS_APART int32_t codes_by_fours(const Fixed *f, int32_t i, const int32_t *
     return vmaxvq_s32(top, most);
 }
 
-/* W and A of elements from i on, by V and the random bits. */
-SAMEBITS_APART void steps_by_fours(const Fixed *f, int32_t i, const uint16_t *bits, int32_t count,
-                                   Reached *r) {
+/* W and A of elements from i on, by V and the random bits. Returns the largest |W - r|. */
+SAMEBITS_APART int32_t steps_by_fours(const Fixed *f, int32_t i, const uint16_t *bits,
+                                      int32_t count, int32_t top) {
     const int32x4_t one = vdupq_n_s32(1), none = vdupq_n_s32(0), half = vdupq_n_s32(16);
     const int16_t *v = f->v + i;
     int16_t *a = f->a + i;
     int8_t *w = f->w + i;
-    int32x4_t largest = none, most = none;
+    int32x4_t largest = none;
     for (; count > 0; count -= 4, v += 4, a += 4, w += 4, bits += 4) {
         const mve_pred16_t lanes = vctp32q((uint32_t)count);
         const int32x4_t code = vldrhq_z_s32(v, lanes), size = vabsq_s32(code);
@@ -136,12 +131,11 @@ SAMEBITS_APART void steps_by_fours(const Fixed *f, int32_t i, const uint16_t *bi
         by = vaddq_n_s32(vaddq_s32(t, vandq_s32(vshrq_n_s32(t, 15), one)), 16383);
         by = vshrq_n_s32(by, 15);
         vstrhq_p_s32(a, vsubq_s32(t, vshlq_n_s32(by, 15)), lanes);
-        t = vsubq_s32(vshlq_n_s32(old, 15), t);
         old = vsubq_s32(old, by);
         vstrbq_p_s32(w, old, lanes);
-        largest = vmaxq_s32(largest, vabsq_s32(old)), most = vmaxq_s32(most, vabsq_s32(t));
+        largest = vmaxq_s32(largest, vabsq_s32(old));
     }
-    r->largest = vmaxvq_s32(r->largest, largest), r->most = vmaxvq_s32(r->most, most);
+    return vmaxvq_s32(top, largest);
 }
 #endif
 
@@ -164,26 +158,24 @@ SAMEBITS_APART int32_t new_codes(const Fixed *f, int32_t i, const int32_t *g, co
 }
 
 /* W and A of elements from i on, by V and the random bits: W - r and J - u, where u has less than 29
- * bits. W - r is stored modulo 2**8, A exactly. */
-SAMEBITS_APART void new_steps(const Fixed *f, int32_t i, const uint16_t *bits, int32_t count,
-                              Reached *reached) {
+ * bits. W - r is stored modulo 2**8, A exactly. Returns the largest |W - r|, at least `top`. */
+SAMEBITS_APART int32_t new_steps(const Fixed *f, int32_t i, const uint16_t *bits, int32_t count,
+                                 int32_t top) {
 #if defined(__ARM_FEATURE_MVE)
-    steps_by_fours(f, i, bits, count, reached);
+    return steps_by_fours(f, i, bits, count, top);
 #else
     const int32_t rate = f->rate, shift = f->shift_u;
     const int16_t *v = f->v + i, *end = v + count;
     int16_t *a = f->a + i;
     int8_t *w = f->w + i;
-    Reached r = *reached;
-    for (; v < end; v++, a++, w++) {
-        const int32_t old = *w, t = *a + (int32_t)step_of(rate, *v, shift, *bits++);
-        const int32_t by = samebits_round32(t, 15), k = magnitude32(old - by);
-        const int32_t j = magnitude32(old * 32768 - t);
-        *w = (int8_t)(uint8_t)(old - by);
+    for (; v < end; v++, a++, w++, bits++) {
+        const int32_t t = *a + (int32_t)step_of(rate, *v, shift, *bits);
+        const int32_t by = samebits_round32(t, 15), own = *w - by, k = magnitude32(own);
+        *w = (int8_t)(uint8_t)own;
         *a = (int16_t)(t - by * 32768);
-        r.largest = SAMEBITS_MAX(r.largest, k), r.most = SAMEBITS_MAX(r.most, j);
+        top = SAMEBITS_MAX(top, k);
     }
-    *reached = r;
+    return top;
 #endif
 }
 

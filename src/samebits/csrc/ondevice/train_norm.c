@@ -52,7 +52,10 @@ int samebits_train_norm_codes(const samebits_norm *s, const int16_t *z, int32_t 
 #if defined(__ARM_FEATURE_MVE)
     for (; i + 4 <= size; i += 4) vstrbq_s32(out + i, down_fours(vldrhq_s32(z + i), shift));
 #endif
-    for (; i < size; i++) out[i] = (int8_t)down32(z[i], shift);
+    if (shift > 0 && shift <= 30)
+        for (; i < size; i++) out[i] = (int8_t)samebits_round32(z[i], shift);
+    else
+        for (; i < size; i++) out[i] = (int8_t)down32(z[i], shift);
     *e_out = e;
     return in_range(e);
 }

@@ -41,10 +41,12 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
                 }
 #endif
                 for (; k < s->c; k++) {
-                    int32_t best = -Q8 - 1, at = 0, stopped;
-                    for (t = 0; t < s->kh * s->kw; t++) {
-                        const int32_t v = x[pixel(s, n, i, j, t) + k];
-                        if (v > best) best = v, at = t;
+                    const int8_t *row = x + pixel(s, n, i, j, 0) + k;
+                    int32_t best = -Q8 - 1, at = 0, u, v, stopped;
+                    for (t = 0, u = 0; u < s->kh; u++, row += s->w * s->c) {
+                        const int8_t *from = row;
+                        for (v = 0; v < s->kw; v++, t++, from += s->c)
+                            if (*from > best) best = *from, at = t;
                     }
                     *y++ = (int8_t)best;
                     if (!where) continue;

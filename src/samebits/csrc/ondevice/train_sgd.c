@@ -47,7 +47,7 @@ static void momentum_start(samebits_update *d) {
     int32_t field;
     terms_of(d);
     d->shift_u = s->e_w - 15 - (d->e_v - 63 + o->rate.x);
-    d->largest = 0, d->most = 0;
+    d->largest = 0;
     /* A bound on |D|, hence on F and on |u|, which one pass needs below 2**29. */
     most = down64(d->top_g, d->by_g) + 3;
     if (o->decay.m) most += (int64_t)1 << 49;
@@ -58,21 +58,26 @@ static void momentum_start(samebits_update *d) {
 
 static void momentum_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
     const Fixed f = fixed_of(d);
-    Reached r = {d->largest, d->most};
     uint16_t bits[BLOCK];
     int32_t n;
     for (; count > 0; count -= n, i += n, g += n) {
         n = SAMEBITS_MIN(count, BLOCK);
         draw_some(&d->draw, (uint32_t)i, n, bits);
         d->top = new_codes(&f, i, g, bits, n, d->top);
-        if (d->one_pass) new_steps(&f, i, bits, n, &r);
+        if (d->one_pass) d->largest = new_steps(&f, i, bits, n, d->largest);
     }
-    d->largest = r.largest, d->most = r.most;
 }
 
 static void keep_momentum(samebits_update *d) {
     d->p->s->e_v = d->top ? d->e_v : EXPONENT_MIN;
     d->p->s->top_v = d->top;
+}
+
+/* J - u of an element after its pass, of whose J memory has 23 bits. */
+static int32_t stepped_joint(samebits_update *d, int32_t i) {
+    const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
+    const int32_t u = (int32_t)step_of(d->o->rate.m, d->p->v[i], d->shift_u, bits);
+    return samebits_signed32((uint32_t)(joint_at(d->p, i) + u) << 9) / 512 - u;
 }
 
 static int momentum_again(samebits_update *d) {
@@ -87,16 +92,19 @@ static int momentum_again(samebits_update *d) {
         for (i = 0; i < p->n; i++) samebits_train_descend(d, i, p->v[i]);
         return 0;
     }
-    draw_start(&d->draw, p, d->o);
-    by = samebits_train_move(d->largest, d->most, p->s->e_w);
-    p->s->e_w += by;
-    for (i = 0; by < 0 && i < p->n; i++) split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
-    for (i = 0; by > 0 && i < p->n; i++) {
-        const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
-        const int64_t u = step_of(d->o->rate.m, p->v[i], d->shift_u, bits);
-        /* What was there: 23 bits of J + u. */
-        const int32_t j = samebits_signed32((uint32_t)(joint_at(p, i) + (int32_t)u) << 9) / 512;
-        split(p, i, down64(j - u, by));
+    if (d->largest > Q8 || d->largest <= Q8 / 2) { /* seldom: W leaves its range */
+        int32_t most = 0;
+        draw_start(&d->draw, p, d->o);
+        for (i = 0; i < p->n; i++) {
+            const int32_t j = magnitude32(stepped_joint(d, i));
+            most = SAMEBITS_MAX(most, j);
+        }
+        by = samebits_train_move(d->largest, most, p->s->e_w);
+        p->s->e_w += by;
+        draw_start(&d->draw, p, d->o);
+        for (i = 0; by < 0 && i < p->n; i++)
+            split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
+        for (i = 0; by > 0 && i < p->n; i++) split(p, i, down64(stepped_joint(d, i), by));
     }
     return 0;
 }

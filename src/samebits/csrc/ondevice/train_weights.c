@@ -54,7 +54,9 @@ SAMEBITS_APART int64_t one_sum(const samebits_conv *s, const Tap *t, const int32
         int32_t y, u;
         for (y = t->y0; y < t->y1; y++, row += s->ow, from += down) {
             const int8_t *own = from;
-            for (u = t->u0; u < t->u1; u++, own += across) sum += (int64_t)row[u] * *own;
+            for (u = t->u0; u + 2 <= t->u1; u += 2, own += 2 * across)
+                sum += (int64_t)row[u] * own[0], sum += (int64_t)row[u + 1] * own[across];
+            if (u < t->u1) sum += (int64_t)row[u] * *own;
         }
 #endif
     }
@@ -134,6 +136,13 @@ SAMEBITS_INLINE void half_sums(const Given *v, int32_t at, int32_t channels, int
     }
 }
 
+/* rne((upper * 2**16 + lower) * 2**-s), 0 < s < 32. */
+SAMEBITS_INLINE int32_t halved(int32_t upper, int32_t lower, int32_t s) {
+    const uint64_t v = (uint64_t)(upper * (int64_t)65536 + lower);
+    const uint64_t t = v + ((((uint32_t)1 << (s - 1)) - 1u) + ((uint32_t)v >> s & 1u));
+    return samebits_signed32((uint32_t)t >> s | (uint32_t)(t >> 32) << (32 - s));
+}
+
 /* The same of a list of at most MOST_HALVES / 2, as elements of G. */
 SAMEBITS_INLINE void half_elements(const Given *v, const samebits_update *d, int32_t at,
                                    int32_t channels, int32_t *g) {
@@ -143,7 +152,10 @@ SAMEBITS_INLINE void half_elements(const Given *v, const samebits_update *d, int
     else
         for (l = 0; l < channels; l++) g[l] = 0;
     halves_sums(&v->own, LOWER, 0, v->own.count, at, channels, low);
-    for (l = 0; l < channels; l++) g[l] = gradient_of(d, g[l] * (int64_t)65536 + low[l]);
+    if (d->shift > 0 && d->shift < 32 && !d->clipped)
+        for (l = 0; l < channels; l++) g[l] = halved(g[l], low[l], d->shift);
+    else
+        for (l = 0; l < channels; l++) g[l] = gradient_of(d, g[l] * (int64_t)65536 + low[l]);
 }
 
 /* The largest of uppers, of a list of at most MOST_HALVES / 2. */
@@ -158,12 +170,12 @@ SAMEBITS_INLINE void take_uppers(const Given *v, int32_t at, int32_t channels, T
 }
 
 /* The same by halves. */
-SAMEBITS_APART void output_halves(Given *v, const int32_t *g, int32_t o, Taken *taken) {
+SAMEBITS_APART void output_halves(Given *v, int32_t *g, int32_t o, Taken *taken) {
     const samebits_conv *s = v->s;
     const int32_t inputs = inputs_of(s), first = o / outputs_of(s) * inputs;
     int32_t i = o * weights_of(s), own[TAKEN], ky, kx, c, held;
     int64_t sum[TAKEN];
-    halves_column(&v->own, g);
+    halves_column(&v->own, s, g);
     for (ky = 0; ky < s->kh; ky++)
         for (kx = 0; kx < s->kw; kx++) {
             const Tap t = tap_of(s, ky, kx);
