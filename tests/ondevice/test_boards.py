@@ -122,7 +122,9 @@ def on_board(folder, target, name, steps, parts=(), arena=0):
     ("name", "target", "parts", "arena", "millions", "kib"),
     [
         ("cnn", "cortex-m3", (), 0, 29, 156),
-        ("cnn", "cortex-m3", (), 161_860, 25, 160),
+        ("cnn", "cortex-m3", (), 161_860, 24, 160),
+        ("cnn", "cortex-m4", (), 161_860, 18, 160),
+        ("cnn", "cortex-m55", (), 161_860, 10, 160),
         ("cnn", "cortex-m3", ("6", "10"), 0, 15, 112),
         ("cnn", "cortex-m3", ("10",), 0, 8, 15),
         ("chain", "cortex-m55", (), 0, 4, 16),

@@ -276,7 +276,8 @@ int samebits_train_norm_gradient(const samebits_norm *s, samebits_gradient g, co
 /* The gradient of a weight, of which no element is stored, and its update; of a bias; of a
  * parameter whose gradient of 32 bits lies in memory. sums: room for all; NULL: they are computed
  * for every pass. table: room by which DSP extension and Helium are faster, for the codes of x, two
- * images a word, and for two numbers of 16 bits a meeting; or NULL. room: of a weight for one channel, of a bias one number an output. */
+ * images a word, and for two numbers of 16 bits a meeting; or NULL. room: of a weight for one
+ * channel, of a bias one number an output. */
 int samebits_train_weight_step(const samebits_conv *s, const int8_t *x, int32_t e_x,
                                samebits_gradient g, int32_t *column, samebits_meeting *room,
                                int64_t *sums, void *table, samebits_parameter *w,

@@ -1,6 +1,6 @@
-/* Sums of products of 8-bit codes: ROWS outputs with the same codes of x. In portable C, with the DSP
- * extension, and with Helium, whose loop (as a whole in the processor's language) takes all of a
- * window. */
+/* Sums of products of 8-bit codes: ROWS outputs with the same codes of x. In portable C, and for
+ * the DSP extension and Helium in the processor's language, as a whole (naked), so that the loops
+ * are the same at every level of optimisation. */
 #ifndef SAMEBITS_TRAIN_DOTS_H
 #define SAMEBITS_TRAIN_DOTS_H
 

@@ -1,12 +1,12 @@
 /* Sums of a column of a gradient and LANES channels of an input at a time, by products of 16 bits:
  * with the DSP extension, and with Helium.
  *
- * A code of 32 bits is at most 32639.5 * 2**16 (Q32), so that 2**16 * upper + lower, where both have
- * 16 signed bits, is any of them. Uppers and lowers are taken one after the other, in sums of 32
+ * A code of 32 bits is at most 32639.5 * 2**16 (Q32), so that any of them is 2**16 * upper + lower,
+ * where both have 16 signed bits. Uppers and lowers are taken one after the other, in sums of 32
  * bits; the uppers alone tell the largest sum well enough to choose a shift.
  *
- * The loops are written in the processor's language as a whole (naked), so that they are the same at
- * every level of optimisation; they use 56 bytes of stack that the compiler does not know. */
+ * The loops are written in the processor's language as a whole (naked), so that they are the same
+ * at every level of optimisation; they use 40 bytes of stack that the compiler does not know. */
 #ifndef SAMEBITS_TRAIN_HALVES_H
 #define SAMEBITS_TRAIN_HALVES_H
 

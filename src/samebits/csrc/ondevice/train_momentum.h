@@ -55,7 +55,7 @@ SAMEBITS_INLINE int32_t code_of(const Fixed *f, int64_t sum, uint32_t bits, int3
 #define PART 25
 #define PART_MASK ((1 << PART) - 1)
 
-/* V of elements from i on, of G and 16 random bits each. Returns the largest code, at least `top`. */
+/* V of elements from i on, of G and 16 random bits each. Returns the largest code, or `top`. */
 SAMEBITS_APART int32_t codes_by_fours(const Fixed *f, int32_t i, const int32_t *g,
                                       const uint16_t *bits, int32_t count, int32_t top) {
     const int32x4_t one = vdupq_n_s32(1), mask = vdupq_n_s32(PART_MASK), none = vdupq_n_s32(0);
@@ -139,7 +139,7 @@ SAMEBITS_APART int32_t steps_by_fours(const Fixed *f, int32_t i, const uint16_t 
 }
 #endif
 
-/* V of elements from i on, of G and 16 random bits each. Returns the largest code, at least `top`. */
+/* V of elements from i on, of G and 16 random bits each. Returns the largest code, or `top`. */
 SAMEBITS_APART int32_t new_codes(const Fixed *f, int32_t i, const int32_t *g, const uint16_t *bits,
                                  int32_t count, int32_t top) {
     const int32_t left = (int32_t)(1u << (-f->by_g & 31));
@@ -157,8 +157,8 @@ SAMEBITS_APART int32_t new_codes(const Fixed *f, int32_t i, const int32_t *g, co
     return top;
 }
 
-/* W and A of elements from i on, by V and the random bits: W - r and J - u, where u has less than 29
- * bits. W - r is stored modulo 2**8, A exactly. Returns the largest |W - r|, at least `top`. */
+/* W and A of elements from i on, by V and the random bits: W - r and J - u, where u has less than
+ * 29 bits. W - r is stored modulo 2**8, A exactly. Returns the largest |W - r|, or `top`. */
 SAMEBITS_APART int32_t new_steps(const Fixed *f, int32_t i, const uint16_t *bits, int32_t count,
                                  int32_t top) {
 #if defined(__ARM_FEATURE_MVE)

@@ -21,7 +21,12 @@ static int32_t met(const samebits_conv *s, const Tap *t, const int32_t *g, sameb
     return (int32_t)(to - first);
 }
 
-#define TAKEN 16 /* sums that are taken together */
+/* Sums that are taken together: by halves more, as their loops begin and end more slowly. */
+#ifdef TRAIN_HALVES
+#define TAKEN 16
+#else
+#define TAKEN 8
+#endif
 
 /* Sums of G * x of LANES channels. */
 SAMEBITS_INLINE void four_sums(const samebits_meeting *m, int32_t count, const int8_t *x,
@@ -207,8 +212,8 @@ SAMEBITS_APART void output_halves(Given *v, int32_t *g, int32_t o, Taken *taken)
 #endif
 
 /* The sums of all outputs, or up to the first that is not 0. */
-static void all_sums(Given *v, const samebits_gradient *g, int32_t *column, Taken *taken,
-                     int any) {
+SAMEBITS_INLINE void all_sums(Given *v, const samebits_gradient *g, int32_t *column, Taken *taken,
+                              int any) {
     const samebits_conv *s = v->s;
     int32_t k;
     for (k = 0; k < s->o && !(any && taken->top); k++) {
@@ -245,8 +250,8 @@ static void choose(Given *v, const samebits_gradient *g, void *table) {
 #endif
 }
 
-/* Their largest. Uppers alone are off by up to 2**15 * Q8 a row, which is near enough where all that
- * the largest may be is shifted alike. */
+/* Their largest. Uppers alone are off by up to 2**15 * Q8 a row, which is near enough where all
+ * that the largest may be is shifted alike. */
 static void measure(Given *v, const samebits_gradient *g, int32_t *column, Taken *taken) {
     const int32_t halves = v->halves;
     const int64_t off = (int64_t)v->s->n * v->s->oh * v->s->ow * 32768 * Q8;
