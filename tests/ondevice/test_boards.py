@@ -127,7 +127,7 @@ def on_board(folder, target, name, steps, parts=(), arena=0):
         ("cnn", "cortex-m55", (), 161_860, 10, 160),
         ("cnn", "cortex-m3", ("6", "10"), 0, 15, 112),
         ("cnn", "cortex-m3", ("10",), 0, 8, 15),
-        ("chain", "cortex-m55", (), 0, 4, 16),
+        ("chain", "cortex-m55", (), 0, 4, 17),
         ("resnet", "cortex-m4", (), 0, 50, 56),
         ("mobile", "cortex-m55", (), 0, 62, 92),
         ("dropout", "cortex-m0-large", (), 0, 9, 15),

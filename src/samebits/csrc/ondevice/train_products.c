@@ -101,7 +101,12 @@ SAMEBITS_INLINE void sink_some(Sink *k, int kind, int32_t i, int32_t o, const in
     }
 }
 
-#define TAKEN 16 /* outputs whose sums are taken together */
+/* Outputs whose sums are taken together: of a loop in C as many as it has sums. */
+#ifdef TRAIN_WINDOWS
+#define TAKEN 16
+#else
+#define TAKEN ROWS
+#endif
 #define PATCH 64 /* weights of an output up to which a window is copied, with zeros around it */
 
 SAMEBITS_INLINE void copy_window(const samebits_conv *s, const Taps *t, const int8_t *x, int32_t at,
@@ -137,7 +142,7 @@ SAMEBITS_INLINE void sums_of(const samebits_conv *s, int grouped, int kind, cons
                     const int8_t *row = w + o * k + first + t.ky0 * s->kw * s->c;
                     const Window v = {from + (first + t.ky0 * step), row, step, s->kw * s->c, run,
                                       t.ky1 - t.ky0, k};
-                    held = SAMEBITS_MIN(TAKEN, (s->o - o) / ROWS * ROWS);
+                    held = TAKEN == ROWS ? ROWS : SAMEBITS_MIN(TAKEN, (s->o - o) / ROWS * ROWS);
                     window_sums(&v, held, sum);
                     sink_some(to, kind, i + o, o, sum, held);
                 }
