@@ -12,4 +12,11 @@ void *memset(void *to, int byte, size_t size);
 int memcmp(const void *a, const void *b, size_t size);
 #endif
 
+/* A few bytes, whose number is known: a load and a store, without a C library, too. */
+#if defined(__GNUC__)
+#define SAMEBITS_COPY __builtin_memcpy
+#else
+#define SAMEBITS_COPY memcpy
+#endif
+
 #endif

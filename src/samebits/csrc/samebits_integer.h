@@ -17,8 +17,18 @@
 
 #if defined(__GNUC__)
 #define SAMEBITS_INLINE static inline __attribute__((always_inline))
+/* A function whose loops have all registers. */
+#define SAMEBITS_APART static __attribute__((noinline))
 #else
 #define SAMEBITS_INLINE static inline
+#define SAMEBITS_APART static
+#endif
+
+/* A function in the processor's language, which the compiler does not look through. */
+#if defined(__ARM_ARCH_PROFILE) && defined(__clang__)
+#define SAMEBITS_NAKED __attribute__((naked, noinline)) static void
+#elif defined(__ARM_ARCH_PROFILE) && defined(__GNUC__)
+#define SAMEBITS_NAKED __attribute__((naked, noipa)) static void
 #endif
 
 #define SAMEBITS_MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -31,13 +31,6 @@ typedef int64_t SAMEBITS_MAY_ALIAS samebits_i64;
 /* Elements that a kernel holds in a local array: at least 16, more for wide vectors. */
 #define SAMEBITS_CHUNK (SAMEBITS_SMALL ? 16 : 64)
 
-/* A function in the processor's language, which the compiler does not look through. */
-#if defined(__ARM_ARCH_PROFILE) && defined(__clang__)
-#define SAMEBITS_NAKED __attribute__((naked, noinline)) static void
-#elif defined(__ARM_ARCH_PROFILE) && defined(__GNUC__)
-#define SAMEBITS_NAKED __attribute__((naked, noipa)) static void
-#endif
-
 /* One code of any type. */
 SAMEBITS_INLINE int64_t samebits_get(const void *p, uint8_t type, int32_t i) {
     switch (type) {

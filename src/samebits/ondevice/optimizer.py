@@ -51,7 +51,7 @@ class UpdateOptions:
     def kernels(self) -> tuple[str, ...]:
         """Its files in csrc."""
         own = ["ondevice/train_adam.c", "training/adam.h", "training/e6m9.h"]
-        files = own if self.is_adam else ["ondevice/train_sgd.c"]
+        files = own if self.is_adam else ["ondevice/train_sgd.c", "ondevice/train_momentum.h"]
         return (*files, *["ondevice/train_clip.c"] * self.clips)
 
 

@@ -13,7 +13,7 @@ from samebits.ondevice.tape import Room, StepTape, StoredParameter, StoredStatis
 
 HEADER, SCALE = 24, 16
 """Bytes: of a saved state's header, and of a parameter's exponents in memory."""
-MOVES = 2000  # orders that a plan of memory tries
+MOVES = 5000  # orders that a plan of memory tries
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from samebits.train.graph import Slot, TrainingNode
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
 EXACT_TERMS = 516  # products of 16 and 8 bits that a sum of 32 bits holds
 COLUMN = 8  # products in the time of a code of a gradient that is not stored
+TABLE = 16  # products of which a table saves one: not all processors take it
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values; 0: none
 
@@ -113,12 +114,15 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         if wants(node, 1):
             bound("weight", f"{exponent(x)}, {w}, o")
             call = f"samebits_train_weight_step({geometry}, {codes(x, 0)}, {exponent(x)}, "
-            call += f"{gradient(g, 4)}, {pointer('int32_t', 1)}, "
-            call += f"{pointer('samebits_meeting', 2)}, {{3}}, {w}, o)"
+            call += f"{gradient(g, 5)}, {pointer('int32_t', 1)}, "
+            call += f"{pointer('samebits_meeting', 2)}, {{3}}, {{4}}, {w}, o)"
             room = t.room(8 * t.batch * g.rows)
             columns = 0 if g.is_stored else math.prod(out) * COLUMN
             sums = t.optional(8 * shape.co * shape.products, work + columns)
-            t.backward.append(instruction(node, call, x, column(made, g), room, sums, *g.rooms))
+            table = 4 * max(t.batch * g.rows * shape.kh * shape.kw, (t.batch + 1) // 2 * x.sample)
+            table_room = t.optional(table, work // TABLE)
+            rooms = (x, column(made, g), room, sums, table_room, *g.rooms)
+            t.backward.append(instruction(node, call, *rooms))
         if dx is not None:
             bound("input", w)
         return (dx,)

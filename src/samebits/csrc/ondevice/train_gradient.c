@@ -16,20 +16,42 @@ static void behind_pool(const samebits_gradient *g, int32_t k, int32_t *out) {
             }
 }
 
+static void stored(const samebits_gradient *g, int32_t rows, int32_t c, int32_t k, int32_t *out) {
+    const int16_t *words = (const int16_t *)g->codes + k;
+    const int32_t *longs = (const int32_t *)g->codes + k, *end = out + rows;
+    if (g->width == 16)
+        for (; out < end; words += c) *out++ = *words;
+    else
+        for (; out < end; longs += c) *out++ = *longs;
+}
+
+/* Codes a * g + slope * z + offset in the place of g. */
+static void behind_norm(const samebits_gradient *g, int32_t rows, int32_t c, int32_t k,
+                        int32_t *out) {
+    const int32_t a = (int32_t)g->lines[k], shift = (int32_t)g->lines[3 * c];
+    const int64_t slope = g->lines[c + k], offset = g->lines[2 * c + k];
+    const int32_t *end = out + rows;
+    const int8_t *z = g->z + k;
+    if (shift > 0 && shift < 32) { /* `into32`, whose constants stay in registers */
+        const uint32_t below = ((uint32_t)1 << (shift - 1)) - 1u;
+        for (; out < end; out++, z += c) {
+            const uint64_t v = (uint64_t)((int64_t)a * *out + slope * *z + offset);
+            const uint64_t t = v + (below + ((uint32_t)v >> shift & 1u));
+            *out = samebits_signed32((uint32_t)t >> shift | (uint32_t)(t >> 32) << (32 - shift));
+        }
+        return;
+    }
+    for (; out < end; out++, z += c)
+        *out = (int32_t)down64((int64_t)a * *out + slope * *z + offset, shift);
+}
+
 void samebits_train_column(const samebits_gradient *g, int32_t rows, int32_t c, int32_t k,
                            int32_t *out) {
-    int32_t r;
     if (g->pool)
         behind_pool(g, k, out);
     else
-        for (r = 0; r < rows; r++) out[r] = gradient_at(g, r * c + k);
-    if (g->lines) {
-        const int32_t a = (int32_t)g->lines[k], shift = (int32_t)g->lines[3 * c];
-        const int64_t slope = g->lines[c + k], offset = g->lines[2 * c + k];
-        const int8_t *z = g->z + k;
-        for (r = 0; r < rows; r++, z += c)
-            out[r] = into32((int64_t)a * out[r] + slope * *z + offset, shift);
-    }
+        stored(g, rows, c, k, out);
+    if (g->lines) behind_norm(g, rows, c, k, out);
 }
 
 void samebits_train_settle(samebits_gradient g, int32_t rows, int32_t c, int32_t *column,

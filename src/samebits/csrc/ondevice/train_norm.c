@@ -5,7 +5,7 @@
 #include "real.h"
 #include "samebits_bytes.h"
 #include "train_root.h"
-#include "train_scalars.h"
+#include "train_rows.h"
 
 /* rne(v * 2**-e), |result| < 2**62. */
 static int64_t coded(double v, int32_t e) {
@@ -26,21 +26,12 @@ typedef struct {
     int64_t sum, spread;
 } Sums;
 
-SAMEBITS_INLINE int32_t code_at(const samebits_norm *s, const void *z, int32_t i) {
-    return s->bits == 8 ? ((const int8_t *)z)[i] : ((const int16_t *)z)[i];
-}
-
 /* The sums of a channel; ends: its smallest and largest code. */
 static Sums sums_of(const samebits_norm *s, const void *z, int32_t k, int32_t *ends) {
-    int32_t r, low = Q16, high = -Q16;
-    int64_t s1 = 0, s2 = 0;
-    for (r = 0; r < s->rows; r++) {
-        const int32_t code = code_at(s, z, r * s->c + k);
-        s1 += code, s2 += code * code;
-        low = SAMEBITS_MIN(low, code), high = SAMEBITS_MAX(high, code);
-    }
-    ends[0] = low, ends[1] = high;
-    return (Sums){s1, s->rows * s2 - s1 * s1};
+    const Codes own = s->bits == 8 ? codes_of(8, z, s->rows, s->c, k)
+                                   : codes_of(16, z, s->rows, s->c, k);
+    ends[0] = own.low, ends[1] = own.high;
+    return (Sums){own.sum, s->rows * own.squares - own.sum * own.sum};
 }
 
 void samebits_train_running(const samebits_norm *s, const samebits_channel *saved, int32_t e_z,
@@ -57,13 +48,14 @@ void samebits_train_running(const samebits_norm *s, const samebits_channel *save
 int samebits_train_norm_codes(const samebits_norm *s, const int16_t *z, int32_t e_z, int8_t *out,
                               int32_t *e_out) {
     const int32_t size = s->rows * s->c;
-    int32_t top = 0, e = e_z, shift, i;
-    for (i = 0; i < size; i++) {
-        const int32_t own = magnitude32(z[i]);
-        top = SAMEBITS_MAX(top, own);
-    }
-    shift = narrowed(top, 8, &e);
-    for (i = 0; i < size; i++) out[i] = (int8_t)down32(z[i], shift);
+    int32_t e = e_z, shift = narrowed(largest_code(z, size), 8, &e), i = 0;
+#if defined(__ARM_FEATURE_MVE)
+    for (; i + 4 <= size; i += 4) vstrbq_s32(out + i, down_fours(vldrhq_s32(z + i), shift));
+#endif
+    if (shift > 0 && shift <= 30)
+        for (; i < size; i++) out[i] = (int8_t)samebits_round32(z[i], shift);
+    else
+        for (; i < size; i++) out[i] = (int8_t)down32(z[i], shift);
     *e_out = e;
     return in_range(e);
 }
@@ -120,13 +112,11 @@ int samebits_train_norm_scale(const samebits_norm *s, int32_t e_z, const samebit
 /* All codes of y, by factors and terms. */
 static void normalized(const samebits_norm *s, const void *z, const int32_t *room,
                        const samebits_rounding *by, int8_t *y, uint8_t *mask) {
-    int32_t r, k, i = 0;
-    for (r = 0; r < s->rows; r++)
-        for (k = 0; k < s->c; k++, i++) {
-            const int32_t sum = code_at(s, z, i) * room[2 * k] + room[2 * k + 1];
-            y[i] = (int8_t)down32(clamped(sum, by->clamp, by->limit), by->shift);
-            if (mask) mask_put(mask, i, passes(sum, by->limit));
-        }
+    const int32_t n = s->rows * s->c;
+    if (s->bits == 8)
+        rows_of(8, z, n, s->c, room, by, y, mask);
+    else
+        rows_of(16, z, n, s->c, room, by, y, mask);
 }
 
 int samebits_train_norm(const samebits_norm *s, const void *z, int32_t e_z,

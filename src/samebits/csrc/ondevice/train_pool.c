@@ -1,6 +1,6 @@
 /* ReLU, pools and dropout (5, 7). */
 #include "samebits_bytes.h"
-#include "train_scalars.h"
+#include "train_rows.h"
 
 void samebits_train_relu(int8_t *x, int32_t n, int32_t e, int32_t clamp, uint8_t *mask) {
     const int32_t limit = limit_of(clamp, e);
@@ -32,18 +32,28 @@ void samebits_train_max_pool(const samebits_pool *s, const int8_t *x, const uint
     int32_t n, i, j, k, t;
     for (n = 0; n < s->n; n++)
         for (i = 0; i < s->oh; i++)
-            for (j = 0; j < s->ow; j++)
-                for (k = 0; k < s->c; k++) {
-                    int32_t best = -Q8 - 1, at = 0, stopped;
-                    for (t = 0; t < s->kh * s->kw; t++) {
-                        const int32_t v = x[pixel(s, n, i, j, t) + k];
-                        if (v > best) best = v, at = t;
+            for (j = 0; j < s->ow; j++) {
+                k = 0;
+#if defined(__ARM_FEATURE_MVE)
+                for (; k + 16 <= s->c && s->c % 16 == 0; k += 16, y += 16) {
+                    largest_of(s, x, mask, pixel(s, n, i, j, 0) + k, y, where);
+                    if (where) where += 16;
+                }
+#endif
+                for (; k < s->c; k++) {
+                    const int8_t *row = x + pixel(s, n, i, j, 0) + k;
+                    int32_t best = -Q8 - 1, at = 0, u, v, stopped;
+                    for (t = 0, u = 0; u < s->kh; u++, row += s->w * s->c) {
+                        const int8_t *from = row;
+                        for (v = 0; v < s->kw; v++, t++, from += s->c)
+                            if (*from > best) best = *from, at = t;
                     }
                     *y++ = (int8_t)best;
                     if (!where) continue;
                     stopped = mask && !mask_at(mask, pixel(s, n, i, j, at) + k);
                     *where++ = (uint8_t)(at | (stopped ? SAMEBITS_TRAIN_STOPPED : 0));
                 }
+            }
 }
 
 /* rne(v / (d * 2**shift)) */

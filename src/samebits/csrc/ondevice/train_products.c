@@ -1,28 +1,7 @@
-/* Linear layers and convolutions: sums forward, and gradients of inputs (5, 7). */
-#include "samebits_bytes.h"
-#include "train_scalars.h"
-
-SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
-    int32_t a = 0;
-    for (; n >= 4; n -= 4, x += 4, w += 4)
-        a += (int32_t)x[0] * w[0] + (int32_t)x[1] * w[1] + (int32_t)x[2] * w[2] +
-             (int32_t)x[3] * w[3];
-    for (; n; n--) a += (int32_t)*x++ * *w++;
-    return a;
-}
-
-#define ROWS 4
-
-/* ROWS rows of weights, k apart, with the same codes. */
-SAMEBITS_INLINE void dots(const int8_t *x, const int8_t *w, int32_t k, int32_t n, int32_t *sum) {
-    const int8_t *v = w + k, *p = v + k, *q = p + k, *end = x + n;
-    int32_t a = sum[0], b = sum[1], c = sum[2], d = sum[3];
-    while (x < end) {
-        const int32_t own = *x++;
-        a += own * *w++, b += own * *v++, c += own * *p++, d += own * *q++;
-    }
-    sum[0] = a, sum[1] = b, sum[2] = c, sum[3] = d;
-}
+/* Linear layers and convolutions (5). */
+#include "train_dots.h"
+#include "train_rounding.h"
+#include "train_rows.h"
 
 /* The taps of a window that lie in the image. */
 typedef struct {
@@ -71,28 +50,6 @@ static Bias bias_of(const samebits_parameter *b, int32_t *e) {
     return r;
 }
 
-/* The largest magnitude of all sums, and the largest sum. */
-typedef struct {
-    int32_t size, high;
-} Reach;
-
-/* How sums become codes, and where they go. */
-typedef struct {
-    samebits_rounding by;
-    int32_t bits;
-    void *y;
-    uint8_t *mask;
-} Rounding;
-
-SAMEBITS_INLINE void round_sum(const Rounding *r, int32_t i, int32_t sum) {
-    const int32_t code = down32(clamped(sum, r->by.clamp, r->by.limit), r->by.shift);
-    if (r->bits == 8)
-        ((int8_t *)r->y)[i] = (int8_t)code;
-    else
-        ((int16_t *)r->y)[i] = (int16_t)code;
-    if (r->mask) mask_put(r->mask, i, passes(sum, r->by.limit));
-}
-
 /* What becomes of sums: they are measured, and kept in memory, if there is some; they are rounded;
  * or rounded to 16 bits, by `shift`, and normalized.
  *
@@ -126,6 +83,30 @@ SAMEBITS_INLINE void sink(Sink *k, int kind, int32_t i, int32_t o, int32_t acc) 
     }
 }
 
+/* The same of n outputs from o on: without a bias and lines, which is most of them, in a few
+ * instructions. */
+SAMEBITS_INLINE void sink_some(Sink *k, int kind, int32_t i, int32_t o, const int32_t *sum,
+                               int32_t n) {
+    const Rounding *r = &k->rounding;
+    int32_t l = 0;
+    if (kind == MEASURE && !k->by.on && !k->lines) {
+        const Reach own = reach_of(sum, n);
+        k->reach.size = SAMEBITS_MAX(k->reach.size, own.size);
+        k->reach.high = SAMEBITS_MAX(k->reach.high, own.high);
+        for (; k->sums && l < n; l++) k->sums[i + l] = sum[l];
+    } else if (kind == ROUND && !k->by.on && r->bits == 16 && !r->by.clamp && !r->mask) {
+        round_plain(sum, n, r->by.shift, (int16_t *)r->y + i);
+    } else {
+        for (; l < n; l++) sink(k, kind, i + l, o + l, sum[l]);
+    }
+}
+
+/* Outputs whose sums are taken together: of a loop in C as many as it has sums. */
+#ifdef TRAIN_WINDOWS
+#define TAKEN 16
+#else
+#define TAKEN ROWS
+#endif
 #define PATCH 64 /* weights of an output up to which a window is copied, with zeros around it */
 
 SAMEBITS_INLINE void copy_window(const samebits_conv *s, const Taps *t, const int8_t *x, int32_t at,
@@ -152,17 +133,18 @@ SAMEBITS_INLINE void sums_of(const samebits_conv *s, int grouped, int kind, cons
                 const int32_t at = ((n * s->h + t.y0) * s->w + t.x0) * s->c;
                 const int8_t *from = x + at;
                 int32_t first = t.kx0 * s->c, run = t.kx1 * s->c - first, step = s->w * s->c, ky;
+                int32_t sum[TAKEN], held;
                 if (small) {
                     copy_window(s, &t, x, at, patch);
                     from = patch, first = 0, run = k, t.ky0 = 0, t.ky1 = 1;
                 }
-                for (o = 0; !grouped && o + ROWS <= s->o; o += ROWS) {
-                    const int8_t *row = w + o * k;
-                    int32_t sum[ROWS] = {0}, l;
-                    for (ky = t.ky0; ky < t.ky1; ky++)
-                        dots(from + (first + ky * step), row + (first + ky * s->kw * s->c), k, run,
-                             sum);
-                    for (l = 0; l < ROWS; l++) sink(to, kind, i + o + l, o + l, sum[l]);
+                for (o = 0; !grouped && o + ROWS <= s->o; o += held) {
+                    const int8_t *row = w + o * k + first + t.ky0 * s->kw * s->c;
+                    const Window v = {from + (first + t.ky0 * step), row, step, s->kw * s->c, run,
+                                      t.ky1 - t.ky0, k};
+                    held = TAKEN == ROWS ? ROWS : SAMEBITS_MIN(TAKEN, (s->o - o) / ROWS * ROWS);
+                    window_sums(&v, held, sum);
+                    sink_some(to, kind, i + o, o, sum, held);
                 }
                 for (; o < s->o; o++) {
                     const int8_t *row = w + o * k;
@@ -203,18 +185,16 @@ int samebits_train_products(const samebits_conv *s, const int8_t *x, int32_t e_x
                             int32_t *sums, void *y, int32_t bits, int32_t *e_y, int32_t clamp,
                             uint8_t *mask) {
     const int32_t size = s->n * s->oh * s->ow * s->o;
-    int32_t e = e_x + w->s->e_w, i;
+    int32_t e = e_x + w->s->e_w;
     Sink to = {bias, bias_of(bias, &e), sums, NULL, 0, {{clamp, 0, 0}, bits, y, mask}, {0, 0}};
     samebits_rounding *by = &to.rounding.by;
     measured(s, x, w->w, &to);
     by->limit = limit_of(clamp, e);
     by->shift = narrowed(clamp ? SAMEBITS_MIN(to.reach.high, by->limit) : to.reach.size, bits, &e);
-    for (i = 0; sums && i < size; i++) { /* in place, from the front */
-        int32_t own;
-        memcpy(&own, sums + i, sizeof own);
-        round_sum(&to.rounding, i, own);
-    }
-    if (!sums) rounded(s, x, w->w, &to);
+    if (sums)
+        round_kept(&to.rounding, sums, size);
+    else
+        rounded(s, x, w->w, &to);
     *e_y = e;
     return in_range(e);
 }
@@ -251,112 +231,4 @@ int samebits_train_logits(const samebits_conv *s, const int8_t *x, int32_t e_x,
     }
     for (i = 0; shift && i < size; i++) z[i] = down32(z[i], shift);
     return SAMEBITS_TRAIN_OK;
-}
-
-/* --- gradients -------------------------------------------------------------------------------- */
-
-#define LANES 4
-#define EXACT 516 /* outputs whose products of 16 and 8 bits a sum of 32 bits holds */
-
-/* Sums of G * w for the pixel (n, y, u), `lanes` channels from c on. */
-SAMEBITS_INLINE void input_sums(const samebits_conv *s, const int16_t *g, const int8_t *w,
-                                int32_t n, int32_t y, int32_t u, int32_t c, int32_t lanes,
-                                int64_t *sum) {
-    const int32_t k = weights_of(s);
-    int32_t part[LANES] = {0}, left = EXACT, ky, kx, o, l, first, last;
-    for (l = 0; l < LANES; l++) sum[l] = 0;
-    for (ky = 0; ky < s->kh; ky++) {
-        const int32_t down = y + s->pad_y - ky, oy = down / s->stride_y;
-        if (down < 0 || down % s->stride_y || oy >= s->oh) continue;
-        for (kx = 0; kx < s->kw; kx++) {
-            const int32_t across = u + s->pad_x - kx, ox = across / s->stride_x;
-            const int16_t *from;
-            const int8_t *row;
-            if (across < 0 || across % s->stride_x || ox >= s->ow) continue;
-            from = g + ((n * s->oh + oy) * s->ow + ox) * s->o;
-            row = w + (ky * s->kw + kx) * s->c + c;
-            for (first = 0; first < s->o; first = last) {
-                if (!left) {
-                    for (l = 0; l < LANES; l++) sum[l] += part[l], part[l] = 0;
-                    left = EXACT;
-                }
-                last = SAMEBITS_MIN(s->o, first + left);
-                left -= last - first;
-                if (lanes == LANES)
-                    for (o = first; o < last; o++, row += k) {
-                        const int32_t v = from[o];
-                        part[0] += v * row[0], part[1] += v * row[1];
-                        part[2] += v * row[2], part[3] += v * row[3];
-                    }
-                else
-                    for (o = first; o < last; o++, row += k)
-                        for (l = 0; l < lanes; l++) part[l] += (int32_t)from[o] * row[l];
-            }
-        }
-    }
-    for (l = 0; l < LANES; l++) sum[l] += part[l];
-}
-
-/* The same with groups of channels. */
-static void group_sums(const samebits_conv *s, const int16_t *g, const int8_t *w, int32_t n,
-                       int32_t y, int32_t u, int32_t c, int32_t lanes, int64_t *sum) {
-    const int32_t k = weights_of(s), group = inputs_of(s), outputs = outputs_of(s);
-    const int16_t *own_g[LANES];
-    const int8_t *own_w[LANES];
-    int32_t ky, kx, o, l;
-    for (l = 0; l < lanes; l++, c++) {
-        const int32_t first = c / group * outputs;
-        own_g[l] = g + first, own_w[l] = w + first * k + c % group;
-        sum[l] = 0;
-    }
-    for (ky = 0; ky < s->kh; ky++) {
-        const int32_t down = y + s->pad_y - ky, oy = down / s->stride_y;
-        if (down < 0 || down % s->stride_y || oy >= s->oh) continue;
-        for (kx = 0; kx < s->kw; kx++) {
-            const int32_t across = u + s->pad_x - kx, ox = across / s->stride_x;
-            const int32_t at = ((n * s->oh + oy) * s->ow + ox) * s->o;
-            const int32_t tap = (ky * s->kw + kx) * group;
-            if (across < 0 || across % s->stride_x || ox >= s->ow) continue;
-            for (l = 0; l < lanes; l++)
-                for (o = 0; o < outputs; o++)
-                    sum[l] += (int64_t)own_g[l][at + o] * own_w[l][o * k + tap];
-        }
-    }
-}
-
-int samebits_train_input_gradient(const samebits_conv *s, const int16_t *g, int32_t e_g,
-                                  const samebits_parameter *w, int32_t *sums, int16_t *dx,
-                                  int32_t *e_dx) {
-    const int32_t size = s->n * s->h * s->w * s->c;
-    int32_t e = e_g + w->s->e_w, shift = 0, pass, n, y, u, c, l, i;
-    int64_t top = 0, sum[LANES];
-    for (pass = 0; pass < (sums ? 1 : 2); pass++) {
-        i = 0;
-        for (n = 0; n < s->n; n++)
-            for (y = 0; y < s->h; y++)
-                for (u = 0; u < s->w; u++)
-                    for (c = 0; c < s->c; c += LANES) {
-                        const int32_t lanes = SAMEBITS_MIN(LANES, s->c - c);
-                        if (s->groups == 1)
-                            input_sums(s, g, w->w, n, y, u, c, lanes, sum);
-                        else
-                            group_sums(s, g, w->w, n, y, u, c, lanes, sum);
-                        for (l = 0; l < lanes; l++, i++) {
-                            const int64_t size_l = samebits_magnitude64(sum[l]);
-                            if (pass)
-                                dx[i] = (int16_t)down64(sum[l], shift);
-                            else
-                                top = SAMEBITS_MAX(top, size_l);
-                            if (sums) sums[i] = (int32_t)sum[l];
-                        }
-                    }
-        if (!pass) shift = narrowed(top, 16, &e);
-    }
-    for (i = 0; sums && i < size; i++) { /* in place, from the front */
-        int32_t own;
-        memcpy(&own, sums + i, sizeof own);
-        dx[i] = (int16_t)down64(own, shift);
-    }
-    *e_dx = e;
-    return in_range(e);
 }

@@ -1,6 +1,6 @@
 /* SGD (4): with momentum, whose V is the direction; without, and Nesterov's, whose directions are
  * not stored. */
-#include "train_update.h"
+#include "train_momentum.h"
 
 /* The exponent of D and 50: of terms that exist (3, 4). */
 static int32_t top_of(const samebits_parameter *p, const samebits_optimizer *o, int32_t e_g) {
@@ -33,48 +33,12 @@ static void terms_of(samebits_update *d) {
     d->top = 0;
 }
 
-/* What is the same for all elements, out of memory: writes of bytes may change what pointers reach.
- *
- * field: of the leading bit of D, less its place */
-typedef struct {
-    int8_t *w;
-    int16_t *a, *v;
-    int32_t momentum, decay, rate, old, by_g, by_j, by_v, field, shift_u;
-} Fixed;
-
-SAMEBITS_INLINE Fixed fixed_of(const samebits_update *d) {
-    const samebits_parameter *p = d->p;
-    const samebits_optimizer *o = d->o;
-    return (Fixed){p->w,    p->a,    p->v,    o->momentum.m, o->decay.m,
-                   o->rate.m, d->old, d->by_g, d->by_j, d->by_v,
-                   d->e_d - d->e_v + 53, d->shift_u};
-}
-
-SAMEBITS_INLINE int64_t sum_of(const Fixed *f, int32_t i, int32_t g) {
-    int64_t sum = moved_by(g, f->by_g);
-    if (f->decay) sum += down64((int64_t)f->decay * (f->w[i] * 32768 - f->a[i]), f->by_j);
-    if (f->old && f->v[i]) {
-        const int32_t v = f->v[i], size = magnitude32(v), q = f->momentum * (512 + (size & 511));
-        sum += down26(v < 0 ? -q : q, f->by_v - (size >> 9));
-    }
-    return sum;
-}
-
 /* --- with momentum ----------------------------------------------------------------------------
  *
  * The definition reads W, A and V twice or more, since the exponent of W follows from the largest
  * of the new W. But u is a function of V and the counter, and J = W * 2**15 - A is known modulo
  * 2**23: where u fits, one pass writes the elements in the hope that W stays in its range; `again`
  * undoes it where it does not. */
-
-/* W - r and J - u of an element; W - r is stored modulo 2**8, A exactly. */
-SAMEBITS_INLINE int32_t carry(const Fixed *f, int32_t i, int32_t u, int32_t *j) {
-    const int32_t t = f->a[i] + u, r = samebits_round32(t, 15), w = f->w[i] - r;
-    *j = f->w[i] * 32768 - t;
-    f->w[i] = (int8_t)(uint8_t)w;
-    f->a[i] = (int16_t)(t - r * 32768);
-    return w;
-}
 
 static void momentum_start(samebits_update *d) {
     const samebits_optimizer *o = d->o;
@@ -83,7 +47,7 @@ static void momentum_start(samebits_update *d) {
     int32_t field;
     terms_of(d);
     d->shift_u = s->e_w - 15 - (d->e_v - 63 + o->rate.x);
-    d->largest = 0, d->most = 0;
+    d->largest = 0;
     /* A bound on |D|, hence on F and on |u|, which one pass needs below 2**29. */
     most = down64(d->top_g, d->by_g) + 3;
     if (o->decay.m) most += (int64_t)1 << 49;
@@ -94,29 +58,26 @@ static void momentum_start(samebits_update *d) {
 
 static void momentum_elements(samebits_update *d, int32_t i, const int32_t *g, int32_t count) {
     const Fixed f = fixed_of(d);
-    const int32_t one_pass = d->one_pass, end = i + count;
-    int32_t top = d->top, largest = d->largest, most = d->most;
-    for (; i < end; i++) {
-        const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
-        const int64_t sum = sum_of(&f, i, *g++), size = samebits_magnitude64(sum);
-        const int32_t n = length_of(size), field = n + f.field;
-        int32_t code = 0;
-        if (size && field >= 1) code = 512 * (field - 1) + rounded10(size, n, bits);
-        top = SAMEBITS_MAX(top, code);
-        code = sum < 0 ? -code : code;
-        f.v[i] = (int16_t)code;
-        if (one_pass) {
-            int32_t j, k = carry(&f, i, (int32_t)step_of(f.rate, code, f.shift_u, bits), &j);
-            k = magnitude32(k), j = magnitude32(j);
-            largest = SAMEBITS_MAX(largest, k), most = SAMEBITS_MAX(most, j);
-        }
+    uint16_t bits[BLOCK];
+    int32_t n;
+    for (; count > 0; count -= n, i += n, g += n) {
+        n = SAMEBITS_MIN(count, BLOCK);
+        draw_some(&d->draw, (uint32_t)i, n, bits);
+        d->top = new_codes(&f, i, g, bits, n, d->top);
+        if (d->one_pass) d->largest = new_steps(&f, i, bits, n, d->largest);
     }
-    d->top = top, d->largest = largest, d->most = most;
 }
 
 static void keep_momentum(samebits_update *d) {
     d->p->s->e_v = d->top ? d->e_v : EXPONENT_MIN;
     d->p->s->top_v = d->top;
+}
+
+/* J - u of an element after its pass, of whose J memory has 23 bits. */
+static int32_t stepped_joint(samebits_update *d, int32_t i) {
+    const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
+    const int32_t u = (int32_t)step_of(d->o->rate.m, d->p->v[i], d->shift_u, bits);
+    return samebits_signed32((uint32_t)(joint_at(d->p, i) + u) << 9) / 512 - u;
 }
 
 static int momentum_again(samebits_update *d) {
@@ -131,16 +92,19 @@ static int momentum_again(samebits_update *d) {
         for (i = 0; i < p->n; i++) samebits_train_descend(d, i, p->v[i]);
         return 0;
     }
-    draw_start(&d->draw, p, d->o);
-    by = samebits_train_move(d->largest, d->most, p->s->e_w);
-    p->s->e_w += by;
-    for (i = 0; by < 0 && i < p->n; i++) split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
-    for (i = 0; by > 0 && i < p->n; i++) {
-        const uint32_t bits = draw_bits(&d->draw, (uint32_t)i);
-        const int64_t u = step_of(d->o->rate.m, p->v[i], d->shift_u, bits);
-        /* What was there: 23 bits of J + u. */
-        const int32_t j = samebits_signed32((uint32_t)(joint_at(p, i) + (int32_t)u) << 9) / 512;
-        split(p, i, down64(j - u, by));
+    if (d->largest > Q8 || d->largest <= Q8 / 2) { /* seldom: W leaves its range */
+        int32_t most = 0;
+        draw_start(&d->draw, p, d->o);
+        for (i = 0; i < p->n; i++) {
+            const int32_t j = magnitude32(stepped_joint(d, i));
+            most = SAMEBITS_MAX(most, j);
+        }
+        by = samebits_train_move(d->largest, most, p->s->e_w);
+        p->s->e_w += by;
+        draw_start(&d->draw, p, d->o);
+        for (i = 0; by < 0 && i < p->n; i++)
+            split(p, i, (int64_t)joint_at(p, i) * ((int64_t)1 << -by));
+        for (i = 0; by > 0 && i < p->n; i++) split(p, i, down64(stepped_joint(d, i), by));
     }
     return 0;
 }

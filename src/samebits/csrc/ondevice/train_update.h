@@ -24,6 +24,18 @@ SAMEBITS_INLINE uint32_t draw_bits(Drawn *d, uint32_t i) {
     return i & 1 ? d->words[i >> 1 & 3] >> 16 : d->words[i >> 1 & 3] & 65535u;
 }
 
+/* The bits of n elements from i on. */
+SAMEBITS_INLINE void draw_some(Drawn *d, uint32_t i, int32_t n, uint16_t *to) {
+    for (; n && i & 7; n--) *to++ = (uint16_t)draw_bits(d, i++);
+    for (; n >= 8; n -= 8, i += 8, to += 8) {
+        int32_t k;
+        (void)draw_bits(d, i);
+        for (k = 0; k < 4; k++)
+            to[2 * k] = (uint16_t)d->words[k], to[2 * k + 1] = (uint16_t)(d->words[k] >> 16);
+    }
+    for (; n; n--) *to++ = (uint16_t)draw_bits(d, i++);
+}
+
 /* J - lr * P element by element, where P can be computed again. First what `reach_of` foresees of
  * all elements decides how the exponent moves, then `descend` writes them.
  *
@@ -42,7 +54,7 @@ typedef struct {
  * pass:              over the gradient, from 0
  * e_d, by_...:       of D, and shifts to it; by_v, shift_u: of a code with F = 0
  * one_pass, old:     of SGD with momentum; old: there is a V
- * top:               the largest code so far; largest, most: of one pass, max|W| and max|J|
+ * top:               the largest code so far; largest: of one pass, max|W|
  * e_w, e_v, e_root:  before the update, of SGD's V after it; bits: of the largest reals */
 struct samebits_update {
     const samebits_rule *rule;
@@ -51,7 +63,7 @@ struct samebits_update {
     int32_t e_g, shift, clipped, most_g, factor, by, pass;
     int64_t top_g;
     int32_t e_w, e_d, e_v, e_root, by_g, by_j, by_v, shift_u;
-    int32_t one_pass, old, top, largest, most;
+    int32_t one_pass, old, top, largest;
     int64_t bits, root_bits;
     Drawn draw;
     Descent down;
@@ -97,9 +109,9 @@ SAMEBITS_INLINE int32_t rounded10(int64_t a, int32_t n, uint32_t bits) {
 
 /* `stochastic` of a < 2**26, in 32 bits where they hold it. */
 SAMEBITS_INLINE int64_t stochastic26(uint32_t a, int32_t s, uint32_t bits) {
+    if ((uint32_t)(s - 16) < 32u) return (int64_t)(((a >> (s - 16)) + bits) >> 16);
     if (s < 11) return stochastic((int64_t)a, s, bits);
-    if (s > 41) return 0;
-    return (int64_t)(((s <= 16 ? a << (16 - s) : a >> (s - 16)) + bits) >> 16);
+    return s > 16 ? 0 : (int64_t)(((a << (16 - s)) + bits) >> 16);
 }
 
 /* u of 2.1, of a code of V. */
