@@ -63,13 +63,18 @@ def live_bound(buffers: Sequence[ArenaBuffer]) -> int:
     return max((sum(b.size for b in buffers if b.first <= s <= b.last) for s in starts), default=0)
 
 
-def plan(buffers: Sequence[ArenaBuffer], enough: int = 0, moves: int = 0) -> ArenaPlan:
+def plan(
+    buffers: Sequence[ArenaBuffer], enough: int = 0, moves: int = 0, order: Sequence[int] = ()
+) -> ArenaPlan:
     """A plan with a small peak. Where all sizes are multiples of a number, offsets are too.
 
     moves: how many other orders are tried where the peak is above the bound and `enough`
+    order: one to begin with, as of a plan of nearly the same buffers by their offsets: what lies
+        on others is pushed down, never up
     """
     bound = live_bound(buffers)
-    plans = [(order, _greedy(buffers, order)) for order in _orders(buffers)]
+    orders = [list(order)] * bool(order) + _orders(buffers)
+    plans = [(order, _greedy(buffers, order)) for order in orders]
     order, best = min(plans, key=lambda each: _peak_of(buffers)(each[1]))
     peak = _peak_of(buffers)(best)
     if peak > bound and len(buffers) <= SEARCH_BUFFERS:

@@ -14,6 +14,7 @@ from samebits.ondevice.tape import Room, StepTape, StoredParameter, StoredStatis
 HEADER, SCALE = 24, 16
 """Bytes: of a saved state's header, and of a parameter's exponents in memory."""
 MOVES = 5000  # orders that a plan of memory tries
+MOVES_OF_SPARE = 500  # the same, where a room that may be left out is tried
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,14 @@ def _planned(rooms: Sequence[Room], limit: int) -> tuple[dict[Room, int], ArenaP
     for room in spare:
         places = [room] if room.around is None else [room, room.around]
         for at in places:
-            tried, most = buffers(sizes | {at: room.size}), max(best.peak, limit)
-            if live_bound(tried) > most:
+            more, most = sizes | {at: room.size}, max(best.peak, limit)
+            if live_bound(buffers(more)) > most:
                 continue
-            found = plan(tried, most, MOVES)
+            offsets = dict(zip(sizes, best.offsets, strict=True))
+            order = sorted(range(len(more)), key=[offsets.get(r, most) for r in more].__getitem__)
+            found = plan(buffers(more), most, MOVES_OF_SPARE, order)
             if found.peak <= most:
-                sizes, best, over[room] = sizes | {at: room.size}, found, at
+                sizes, best, over[room] = more, found, at
                 break
     offsets = dict(zip(sizes, best.offsets, strict=True))
     return offsets | {room: offsets[at] for room, at in over.items()}, best

@@ -121,8 +121,9 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
             sums = t.optional(8 * shape.co * shape.products, work + columns)
             table = 4 * max(t.batch * g.rows * shape.kh * shape.kw, (t.batch + 1) // 2 * x.sample)
             table_room = t.optional(table, work // TABLE)
-            rooms = (x, column(made, g), room, sums, table_room, *g.rooms)
-            t.backward.append(instruction(node, call, *rooms))
+            t.backward.append(
+                instruction(node, call, x, column(made, g), room, sums, table_room, *g.rooms)
+            )
         if dx is not None:
             bound("input", w)
         return (dx,)
