@@ -25,10 +25,10 @@ rounded math libraries for 32-bit floating point representations", PLDI 2021.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ NARROW = 1 << 31
 SHORT = 2  # of Cubic.narrow
 
 Integers = npt.NDArray[np.int64]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,20 +101,29 @@ class Cubic:
         return sums[1:]
 
 
-def fit_cubic(codes: npt.NDArray[Any]) -> Cubic | None:
-    """The cubics of the fewest segments that give these 65,536 codes; None if 2,048 do not.
+def of_all_codes(fit: Callable[[Integers], Found]) -> Callable[[npt.NDArray[Any]], Found]:
+    """A search for a form of 65,536 codes, remembered by their content.
 
-    Entry i is the code for the i-th input code from the least. Cached by content. Raises ValueError
-    for another number of codes.
+    Entry i is the code for the i-th input code from the least. Raises ValueError for another number
+    of codes.
     """
-    if codes.shape != (ENTRIES,):
-        raise ValueError(f"expected {ENTRIES} codes, found shape {codes.shape}")
-    return _fit(codes.astype(np.int64).tobytes())
+
+    @lru_cache(maxsize=64)
+    def found(data: bytes) -> Found:
+        return fit(np.frombuffer(data, np.int64))
+
+    @wraps(fit)
+    def checked(codes: npt.NDArray[Any]) -> Found:
+        if codes.shape != (ENTRIES,):
+            raise ValueError(f"expected {ENTRIES} codes, found shape {codes.shape}")
+        return found(codes.astype(np.int64).tobytes())
+
+    return checked
 
 
-@lru_cache(maxsize=64)
-def _fit(data: bytes) -> Cubic | None:
-    codes = np.frombuffer(data, np.int64)
+@of_all_codes
+def fit_cubic(codes: Integers) -> Cubic | None:
+    """The cubics of the fewest segments that give these 65,536 codes; None if 2,048 do not."""
     half, mirror = _mirrored(codes)
     if half is not None:
         return _fewest(codes, half, mirror) or _fewest(codes, codes, None)

@@ -15,14 +15,12 @@ half is 2**(left - 1), one less where the code is negative: halves are rounded u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from samebits.spec.tflite import sigmoid_table
-from samebits.tables.cubic import ENTRIES, HALF
+from samebits.tables.cubic import ENTRIES, HALF, of_all_codes
 
 FEWEST, MOST = 6, 11  # bits between two heights
 FACTORS = 1 << 14  # of a mirrored function: from this on, below twice as much
@@ -75,20 +73,9 @@ class Lines:
         return np.minimum(((y + (1 << self.shift >> 1)) >> self.shift) - self.offset, self.top)
 
 
-def fit_lines(codes: npt.NDArray[Any]) -> Lines | None:
-    """The fewest lines that give these 65,536 codes; None where none of the known forms does.
-
-    Entry i is the code for the i-th input code from the least. Cached by content. Raises ValueError
-    for another number of codes.
-    """
-    if codes.shape != (ENTRIES,):
-        raise ValueError(f"expected {ENTRIES} codes, found shape {codes.shape}")
-    return _fit(codes.astype(np.int64).tobytes())
-
-
-@lru_cache(maxsize=64)
-def _fit(data: bytes) -> Lines | None:
-    codes = np.frombuffer(data, np.int64)
+@of_all_codes
+def fit_lines(codes: Integers) -> Lines | None:
+    """The fewest lines that give these 65,536 codes; None where none of the known forms does."""
     for bits in range(MOST, FEWEST - 1, -1):
         if (found := _even(codes, bits)) is not None:
             return found

@@ -107,9 +107,13 @@ void samebits_clamp(const void *v, int type, int64_t rows, int64_t n, int64_t c,
 #define BEHIND(name, type)                                                                     \
     static void name(const type *restrict g, const uint8_t *restrict mask, int64_t n,          \
                      type *restrict out) {                                                     \
+        typedef type Octet __attribute__((vector_size(8 * sizeof(type))));                     \
+        const Octet bits = {1, 2, 4, 8, 16, 32, 64, 128};                                      \
         for (; n >= 8; n -= 8, g += 8, out += 8) {                                             \
-            int byte = *mask++;                                                                \
-            for (int k = 0; k < 8; k++) out[k] = (type)(byte >> k & 1 ? g[k] : 0);             \
+            Octet v;                                                                           \
+            memcpy(&v, g, sizeof v);                                                           \
+            v &= (bits & (type)*mask++) != 0;                                                  \
+            memcpy(out, &v, sizeof v);                                                         \
         }                                                                                      \
         for (int64_t k = 0; k < n; k++) out[k] = (type)(*mask >> k & 1 ? g[k] : 0);            \
     }

@@ -12,6 +12,9 @@
 
 #define STATS_ROWS 4096 /* 4096 * 2**16 < 2**31: exact in 32 bits between flushes */
 
+/* How many rows of few channels are taken as one, so that loops over channels are long. */
+static int64_t rows_in_one(int64_t c) { return c < 64 ? 64 / c : 1; }
+
 /* Sums of codes and of their squares, the lower 16 bits of these apart from the others, and ends:
  * part[0] to part[4], [c] each. */
 #define STATS_BLOCK(name, type)                                                                \
@@ -31,10 +34,22 @@
 STATS_BLOCK(stats_block8, int8_t)
 STATS_BLOCK(stats_block16, int16_t)
 
+/* The statistics of rows of c channels: [5][c]. */
+static void stats_block(const void *z, int width, int64_t rows, int64_t c, int32_t *part) {
+    int32_t most = (int32_t)code_max(width);
+    memset(part, 0, (size_t)c * 3 * sizeof *part);
+    for (int64_t k = 0; k < c; k++) part[3 * c + k] = most, part[4 * c + k] = -most;
+    if (width == 16)
+        stats_block16(z, rows, c, part);
+    else
+        stats_block8(z, rows, c, part);
+}
+
 /* Of every channel the sum of z, the sum of z * z, the smallest and the largest code: [4][c]. */
 static int channel_stats(const void *z, int width, int64_t rows, int64_t c, int64_t *out,
                          int threads) {
     int failed = 0;
+    int64_t times = rows_in_one(c), size = width / 8;
     int32_t most = (int32_t)code_max(width);
     for (int64_t k = 0; k < c; k++) {
         out[k] = out[c + k] = 0;
@@ -43,23 +58,21 @@ static int channel_stats(const void *z, int width, int64_t rows, int64_t c, int6
     }
 #pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
     {
-        int32_t *part = malloc((size_t)c * 5 * sizeof *part);
+        int32_t *part = malloc((size_t)(c * times) * 5 * sizeof *part);
         if (!part) failed = 1;
         SHARE(rows)
-        for (int64_t at = lo; part && at < lo + len; at += STATS_ROWS) {
-            int64_t take = lo + len - at < STATS_ROWS ? lo + len - at : STATS_ROWS;
-            memset(part, 0, (size_t)c * 3 * sizeof *part);
-            for (int64_t k = 0; k < c; k++) part[3 * c + k] = most, part[4 * c + k] = -most;
-            if (width == 16)
-                stats_block16((const int16_t *)z + at * c, take, c, part);
-            else
-                stats_block8((const int8_t *)z + at * c, take, c, part);
+        for (int64_t at = lo; part && at < lo + len;) {
+            int64_t take = SAMEBITS_MIN(lo + len - at, STATS_ROWS * times);
+            int64_t one = take < times ? 1 : times, all = one * c;
+            stats_block((const char *)z + at * c * size, width, take / one, all, part);
+            at += take / one * one;
 #pragma omp critical
-            for (int64_t k = 0; k < c; k++) {
-                out[k] += part[k];
-                out[c + k] += part[c + k] + (int64_t)part[2 * c + k] * 65536;
-                out[2 * c + k] = SAMEBITS_MIN(part[3 * c + k], out[2 * c + k]);
-                out[3 * c + k] = SAMEBITS_MAX(part[4 * c + k], out[3 * c + k]);
+            for (int64_t k = 0; k < all; k++) {
+                int64_t *o = out + k % c;
+                o[0] += part[k];
+                o[c] += part[all + k] + (int64_t)part[2 * all + k] * 65536;
+                o[2 * c] = SAMEBITS_MIN(part[3 * all + k], o[2 * c]);
+                o[3 * c] = SAMEBITS_MAX(part[4 * all + k], o[3 * c]);
             }
         }
         free(part);
@@ -218,17 +231,26 @@ int samebits_channel_grad_sums(const void *g, int width, const int8_t *z, int64_
     memset(out, 0, (size_t)c * 2 * sizeof *out);
 #pragma omp parallel num_threads(TEAM(rows *c)) reduction(| : failed)
     {
-        int64_t *part = calloc((size_t)c * 2, sizeof *part);
+        int64_t times = rows_in_one(c), all = times * c;
+        int64_t *part = calloc((size_t)all * 2, sizeof *part);
         SHARE(rows)
         if (!part) {
             failed = 1;
         } else {
-            if (width == 16)
-                grad_sums16((const int16_t *)g + lo * c, z + lo * c, len, c, part, part + c);
-            else
-                grad_sums32((const int32_t *)g + lo * c, z + lo * c, len, c, part, part + c);
+            const int16_t *g16 = (const int16_t *)g + lo * c;
+            const int32_t *g32 = (const int32_t *)g + lo * c;
+            const int8_t *of_z = z + lo * c;
+            int64_t ones = len / times, rest = len % times, at = ones * all;
+            if (width == 16) {
+                grad_sums16(g16, of_z, ones, all, part, part + all);
+                grad_sums16(g16 + at, of_z + at, rest, c, part, part + all);
+            } else {
+                grad_sums32(g32, of_z, ones, all, part, part + all);
+                grad_sums32(g32 + at, of_z + at, rest, c, part, part + all);
+            }
 #pragma omp critical
-            for (int64_t k = 0; k < 2 * c; k++) out[k] += part[k];
+            for (int64_t k = 0; k < all; k++)
+                out[k % c] += part[k], out[c + k % c] += part[all + k];
         }
         free(part);
     }
@@ -373,11 +395,13 @@ int samebits_batch_norm_gradient(const void *g, int width, const int64_t *e_g, i
                                  int64_t *e_gamma, int32_t *beta, int64_t *e_beta, int threads) {
     const double *centre = scalars, *inv = centre + c, *a = inv + c, n = (double)(samples * rows);
     int64_t width_c = 2 * samples * c, size = rows * c, e;
-    int64_t *sums = malloc((size_t)(width_c + samples + 5 * c) * sizeof *sums +
+    int64_t times = rows_in_one(c), all = times * c, ones = rows / times, rest = rows % times;
+    int64_t *sums = malloc((size_t)(width_c + samples + 5 * c + 3 * all) * sizeof *sums +
                            (size_t)c * 8 * sizeof(double));
     if (!sums) return NO_MEMORY;
-    int64_t *room = sums + width_c, *abc = room + samples + 2 * c;
-    double *sg = (double *)(abc + 3 * c), *gg = sg + c, *real = gg + c, *scaled = real + 3 * c;
+    int64_t *room = sums + width_c, *abc = room + samples + 2 * c, *of_ones = abc + 3 * c;
+    double *sg = (double *)(of_ones + 3 * all), *gg = sg + c;
+    double *real = gg + c, *scaled = real + 3 * c;
     int status = FINE;
     for (int64_t i = 0; i < samples && status == FINE; i++) {
         const char *of_g = (const char *)g + i * size * (width / 8);
@@ -406,9 +430,16 @@ int samebits_batch_norm_gradient(const void *g, int width, const int64_t *e_g, i
         }
         status = coefficients(real, scaled, c, e_g[own_g ? i : 0], e_z[i], width, abc, &e, e_gamma);
         if (status != FINE) break;
-        int64_t top = gradient_top(of_g, width, z + i * size, rows, c, abc, threads);
+        const char *g_rest = of_g + ones * all * (width / 8);
+        const int8_t *of_z = z + i * size, *z_rest = of_z + ones * all;
+        int32_t *out = dx + i * size;
+        for (int64_t k = 0; ones && k < 3 * all; k++) of_ones[k] = abc[k / all * c + k % c];
+        int64_t top = gradient_top(of_g, width, of_z, ones, all, of_ones, threads);
+        int64_t more = gradient_top(g_rest, width, z_rest, rest, c, abc, threads);
+        top = SAMEBITS_MAX(more, top);
         int64_t by = shorten_by(top);
-        gradient_codes(of_g, width, z + i * size, rows, c, abc, by, dx + i * size, threads);
+        gradient_codes(of_g, width, of_z, ones, all, of_ones, by, out, threads);
+        gradient_codes(g_rest, width, z_rest, rest, c, abc, by, out + ones * all, threads);
         if (top) e_x[i] = e + by;
     }
 end:
