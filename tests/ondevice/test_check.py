@@ -24,7 +24,7 @@ def programs(tmp_path_factory):
     options = config()
     run = engine(network("dropout"), options)
     code = code_of(run, options)
-    name = "samebits/train_sgd.c"
+    name = "samebits/train_momentum.h"
     text = code.files[name].replace(
         b"rounded10(size, n, bits)", b"rounded10(size, n, bits ^ 0x8000)"
     )

@@ -62,7 +62,7 @@ def load_stored(
         parts = _parts(path)
         images, marked = parts[0].of_kind("Image"), parts[0].of_kind("ClassLabel")
         target = options.target or (marked[0] if len(marked) == 1 else parts[0].names[-1],)
-        chosen = replace(options, target=tuple(target), resample=False)
+        chosen = options.apart("resample").but(target=tuple(target))
         if not images:
             return dataset_of(str(path), _frames(path, parts, chosen), chosen, prepared, whole)
         return _of_images(path, parts, (images[0], target[0]), chosen, prepared)

@@ -11,7 +11,6 @@ import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -239,7 +238,7 @@ def _dataset(
         source,
         task=task,
         preparation=prepared,
-        options=replace(options, target=targets, task=task),
+        options=options.but(target=targets, task=task),
         only_test=known,
         places=None if known else places_of(test),
     )

@@ -150,6 +150,10 @@ class Reading(Recipe):
         """These options, but for those whose names are not in `takes`."""
         return Reading(**{name: v for name, v in self.chosen().items() if name in takes})
 
+    def apart(self, name: str) -> Reading:
+        """These options without one."""
+        return self.among([other for other in self.chosen() if other != name])
+
     def apart_from(self, source: str, what: str, takes: Sequence[str]) -> None:
         """Raise InputError for a choice that the reader of `source` does not know.
 
