@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import random
@@ -65,6 +66,7 @@ OPTIONS = {
             "norm not reached": {"clip_norm": 1e9},
             "shards": {"shards": 2, "clip_norm": 0.1},
             "narrow": {"widths": "6,12,32"},
+            "from 16 bits": {"widths": "8,16,16"},
         }.items()
     },
 }
@@ -215,6 +217,35 @@ def test_a_captured_step_gives_the_same_bits(name):
                     group["lr"] = 0.05 / (1 + number)
                 losses.append(taken(images, labels, number).read())
             found.append((losses, parameter_sha256(twin.state_dict())))
+    assert found[0] == found[1]
+
+
+def to_nearest(optimizer):
+    for group in optimizer.param_groups:
+        group["rounding"] = "nearest"
+
+
+def without_moments(optimizer):
+    state = copy.deepcopy(optimizer.state_dict())
+    for own in state["state"].values():
+        own |= {k: torch.zeros_like(v) for k, v in own.items() if getattr(v, "ndim", 0)}
+    optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("change", [to_nearest, without_moments])
+def test_what_is_changed_after_a_capture_counts(change):
+    interpreted.realisation()
+    found = []
+    for capture in (None, interpreted.captured):
+        with kernels.use("triton"):
+            step, twin = late_step(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), BATCHES[0][0])
+            taken = step if capture is None else ReplayedStep(step, capture)
+            for number, (images, labels) in enumerate(BATCHES):
+                if number == 3:
+                    before = parameter_sha256(twin.state_dict())
+                    change(step.optimizer)
+                taken(images, labels, number).read()
+            found.append((before, parameter_sha256(twin.state_dict())))
     assert found[0] == found[1]
 
 

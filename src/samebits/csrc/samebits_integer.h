@@ -24,10 +24,10 @@
 #define SAMEBITS_APART static
 #endif
 
-/* A function in the processor's language, which the compiler does not look through. */
-#if defined(__ARM_ARCH_PROFILE) && defined(__clang__)
+/* A function in the language of a Cortex-M, which the compiler does not look through. */
+#if defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__clang__)
 #define SAMEBITS_NAKED __attribute__((naked, noinline)) static void
-#elif defined(__ARM_ARCH_PROFILE) && defined(__GNUC__)
+#elif defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__GNUC__)
 #define SAMEBITS_NAKED __attribute__((naked, noipa)) static void
 #endif
 

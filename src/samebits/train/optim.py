@@ -167,17 +167,24 @@ class IntegerOptimizer(torch.optim.Optimizer):
 
         return step
 
-    def announce(self) -> list[Tensor]:
-        """Put the coefficients of groups where a step that a device replays reads them; what such a
-        step changes."""
-        made = self._made
-        if made is None or made.roster is None or made.others:
+    def announce(self) -> tuple[list[Tensor], Any]:
+        """Put the coefficients of groups where a step that a device replays reads them.
+
+        What such a step changes; and what it takes as it was when it was captured: where that is no
+        longer equal, it is another step.
+        """
+        roster, others = self._enrolled(self._made.signs[1]) if self._made else (None, [])
+        if roster is None or others:
             raise UnsupportedError(
                 "expected parameters that one call of the kernels updates, found others; make a "
                 "step by `step` first"
             )
         options = (*[self._options(group) for group in self.param_groups],)
-        return kernels.announce(made.roster, options)
+        told = [
+            {name: value for name, value in group.items() if name not in ("params", "lr")}
+            for group in self.param_groups
+        ]
+        return kernels.announce(roster, options), (told, roster)
 
     def _parameters(self) -> list[Any]:
         """Those of all groups, in order."""

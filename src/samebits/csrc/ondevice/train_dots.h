@@ -25,8 +25,9 @@ SAMEBITS_INLINE int32_t dot8(const int8_t *x, const int8_t *w, int32_t n) {
     return a;
 }
 
-#if defined(SAMEBITS_NAKED) && defined(__ARM_FEATURE_DSP) && defined(__ARMEL__)
-#define TRAIN_WINDOWS
+#if defined(SAMEBITS_NAKED) && defined(__ARM_FEATURE_DSP) && defined(__ARMEL__) && \
+    defined(__ARM_FEATURE_UNALIGNED)
+#define TRAIN_WINDOWS /* reads words of codes wherever they lie */
 
 typedef struct {
     const int8_t *x, *w;

@@ -6,7 +6,8 @@
  * bits; the uppers alone tell the largest sum well enough to choose a shift.
  *
  * The loops are written in the processor's language as a whole (naked), so that they are the same
- * at every level of optimisation; they use 40 bytes of stack that the compiler does not know. */
+ * at every level of optimisation; they use at most 44 bytes of stack that the compiler does not
+ * know. */
 #ifndef SAMEBITS_TRAIN_HALVES_H
 #define SAMEBITS_TRAIN_HALVES_H
 

@@ -19,8 +19,23 @@ typedef struct {
     int32_t size, high;
 } Reach;
 
+/* Codes of channel k, one after the other. */
+SAMEBITS_INLINE Codes codes_by_one(int32_t bits, const void *z, int32_t rows, int32_t c,
+                                   int32_t k) {
+    Codes own = {0, 0, Q16, -Q16};
+    int32_t r;
+    for (r = 0; r < rows; r++, k += c) {
+        const int32_t code = code_at(bits, z, k);
+        own.sum += code, own.squares += code * code;
+        own.low = SAMEBITS_MIN(own.low, code), own.high = SAMEBITS_MAX(own.high, code);
+    }
+    return own;
+}
+
 #if defined(__ARM_FEATURE_MVE)
 #include <arm_mve.h>
+
+#define CHANNELS_MOST (0xFFFF / 7) /* of eight rows, offsets of 16 bits */
 
 /* rne(v * 2**-s) of |v| < 2**30. */
 SAMEBITS_INLINE int32x4_t down_fours(int32x4_t v, int32_t s) {
@@ -39,6 +54,7 @@ SAMEBITS_INLINE Codes codes_of(int32_t bits, const void *z, int32_t rows, int32_
     int64_t squares = 0;
     int32_t sum = 0;
     int16_t low = Q16, high = -Q16;
+    if (c > CHANNELS_MOST) return codes_by_one(bits, z, rows, c, k);
     for (; rows > 0; rows -= 8, bytes += 8 * c, words += 8 * c) {
         const mve_pred16_t lanes = vctp16q((uint32_t)rows);
         const int16x8_t v = bits == 8 ? vldrbq_gather_offset_z_s16(bytes, at, lanes)
@@ -119,17 +135,7 @@ SAMEBITS_INLINE void largest_of(const samebits_pool *s, const int8_t *x, const u
     if (where) vstrbq_u8(where, place);
 }
 #else
-
-SAMEBITS_INLINE Codes codes_of(int32_t bits, const void *z, int32_t rows, int32_t c, int32_t k) {
-    Codes own = {0, 0, Q16, -Q16};
-    int32_t r;
-    for (r = 0; r < rows; r++, k += c) {
-        const int32_t code = code_at(bits, z, k);
-        own.sum += code, own.squares += code * code;
-        own.low = SAMEBITS_MIN(own.low, code), own.high = SAMEBITS_MAX(own.high, code);
-    }
-    return own;
-}
+#define codes_of(bits, z, rows, c, k) codes_by_one(bits, z, rows, c, k)
 
 SAMEBITS_INLINE Reach reach_of(const int32_t *sum, int32_t n) {
     Reach r = {0, 0};

@@ -10,7 +10,7 @@
  * and begins every sum with -LIFT times that of the weights.
  *
  * Bounds: a forward sum has at most 2**16 products of 8 bits (MAX_PRODUCTS of kernels/geometry.py),
- * so it stays below 2**30. For gradients of 16 bits the caller proves that 32 bits hold every sum
+ * so it stays below 2**30, and with bytes up to 255 in place of x below 2**31. For gradients of 16 bits the caller proves that 32 bits hold every sum
  * (samebits_reach in pointwise.c) or asks for `wide` ones: 64 bits, to which the tile is flushed
  * every FLUSH_PAIRS pairs.
  *
@@ -154,27 +154,25 @@ static int64_t gather_product(Grid *grids, int grid_count, const void *src, int 
 #pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
     {
         void *padded = scratch(image);
-        if (!padded) {
-            failed = 1;
-        } else {
-            memset(padded, zero, (size_t)image);
-            int64_t filled = -1;
+        failed = !padded;
+        if (padded) memset(padded, zero, (size_t)image);
+        int64_t filled = -1;
 #pragma omp for schedule(dynamic, 1)
-            for (int64_t task = 0; task < tasks; task++) {
-                int64_t i = task / splits, s = task % splits;
-                if (filled != i)
-                    pad_image((const char *)src + i * h * w * c_all * (width / 8), width, h, w,
-                              c_all, c0, c, cp, top, left, wp, padded);
-                filled = i;
-                for (int g = 0; g < grid_count; g++) {
-                    int64_t m = run_grid(&grids[g], padded, columns, panels * s / splits,
-                                         panels * (s + 1) / splits, wide,
-                                         (char *)out + i * out_pixels * ldo * step, ldo, col0);
-                    largest = SAMEBITS_MAX(largest, m);
-                }
+        for (int64_t task = 0; task < tasks; task++) {
+            int64_t i = task / splits, s = task % splits;
+            if (!padded) continue;
+            if (filled != i)
+                pad_image((const char *)src + i * h * w * c_all * (width / 8), width, h, w, c_all,
+                          c0, c, cp, top, left, wp, padded);
+            filled = i;
+            for (int g = 0; g < grid_count; g++) {
+                int64_t m = run_grid(&grids[g], padded, columns, panels * s / splits,
+                                     panels * (s + 1) / splits, wide,
+                                     (char *)out + i * out_pixels * ldo * step, ldo, col0);
+                largest = SAMEBITS_MAX(largest, m);
             }
-            free(padded);
         }
+        free(padded);
     }
     return failed ? -1 : largest;
 }

@@ -122,7 +122,7 @@ static void pack_patches(const Product *p, const int8_t *x, int64_t line, int64_
     int64_t i, image = image_of(p, line, &i), width = p->across * p->cg;
     int64_t run = s->dil_w == 1 ? s->kw : 1;
     int16_t *rows = own + round_up(p->c + 4, LANES) * 2;
-    memset(own, 0, (size_t)((rows - own) * 2 + s->kh * width * 4));
+    memset(own, 0, (size_t)((rows - own) * 2 + (s->kh * width + 3) * 4)); /* copy: three more */
     for (int64_t a = 0; a < s->kh; a++) {
         const int8_t *src[2] = {NULL, NULL};
         int64_t lo[2] = {0, 0}, hi[2] = {0, 0};
@@ -316,10 +316,11 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
     Rooms r = {.gradients = scratch(p.blocks * p.block * 2), .patches = scratch(p.codes * 2),
                .place = scratch(p.rows * 8), .from = scratch(p.rows * 8)};
     int failed = !r.gradients || !r.patches || !r.place || !r.from;
-    if (!failed) memset(r.patches, 0, (size_t)p.codes * 2);
+    if (failed) goto end;
+    memset(r.patches, 0, (size_t)p.codes * 2);
 #pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
     {
-        char *none = failed ? NULL : scratch(zeros + room);
+        char *none = scratch(zeros + room);
         int16_t *own = none ? (int16_t *)(none + zeros) : NULL;
         failed = !none;
         if (none) memset(none, 0, (size_t)(zeros + room));
@@ -334,7 +335,7 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
 #pragma omp single
                     {
                         p.c0 = group * p.cg, p.o0 = group * p.og;
-                        if (none) used = place_rows(&p, &r, first, lines);
+                        used = place_rows(&p, &r, first, lines);
                     }
 #pragma omp for schedule(static) nowait
                     for (int64_t i = 0; i < used; i++)
@@ -360,6 +361,7 @@ int64_t samebits_conv_weight_grad(const Conv *s, const void *g, int width, const
                 }
         free(none);
     }
+end:
     free(r.gradients), free(r.patches), free(r.place), free(r.from);
     return failed ? -1 : largest;
 }

@@ -86,34 +86,31 @@ int64_t samebits_depthwise_weight_grad(const Conv *s, const void *g, int width, 
 #pragma omp parallel num_threads(threads) reduction(| : failed)
     {
         int64_t *sum = scratch(taps * c * 8);
-        if (!sum) {
-            failed = 1;
-        } else {
-            memset(sum, 0, (size_t)(taps * c) * 8);
+        failed = !sum;
+        if (sum) memset(sum, 0, (size_t)(taps * c) * 8);
 #pragma omp for schedule(static)
-            for (int64_t r = 0; r < s->n * s->oh; r++)
-                for (int64_t j = 0; j < s->ow; j++) {
-                    int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * c;
-                    for (int64_t t = 0; t < taps; t++) {
-                        int64_t a = i * s->stride_h + t / s->kw * s->dil_h - s->pad_h;
-                        int64_t b = j * s->stride_w + t % s->kw * s->dil_w - s->pad_w;
-                        if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
-                        const int8_t *q = x + ((n * s->h + a) * s->w + b) * c;
-                        int64_t *o = sum + t * c;
-                        if (width == 16) {
-                            const int16_t *p = (const int16_t *)g + at;
-                            for (int64_t k = 0; k < c; k++) o[k] += (int32_t)p[k] * q[k];
-                        } else {
-                            const int32_t *p = (const int32_t *)g + at;
-                            for (int64_t k = 0; k < c; k++) o[k] += (int64_t)p[k] * q[k];
-                        }
+        for (int64_t r = 0; r < s->n * s->oh; r++)
+            for (int64_t j = 0; sum && j < s->ow; j++) {
+                int64_t n = r / s->oh, i = r % s->oh, at = (r * s->ow + j) * c;
+                for (int64_t t = 0; t < taps; t++) {
+                    int64_t a = i * s->stride_h + t / s->kw * s->dil_h - s->pad_h;
+                    int64_t b = j * s->stride_w + t % s->kw * s->dil_w - s->pad_w;
+                    if (a < 0 || a >= s->h || b < 0 || b >= s->w) continue;
+                    const int8_t *q = x + ((n * s->h + a) * s->w + b) * c;
+                    int64_t *o = sum + t * c;
+                    if (width == 16) {
+                        const int16_t *p = (const int16_t *)g + at;
+                        for (int64_t k = 0; k < c; k++) o[k] += (int32_t)p[k] * q[k];
+                    } else {
+                        const int32_t *p = (const int32_t *)g + at;
+                        for (int64_t k = 0; k < c; k++) o[k] += (int64_t)p[k] * q[k];
                     }
                 }
+            }
 #pragma omp critical
-            for (int64_t t = 0; t < taps; t++)
-                for (int64_t k = 0; k < c; k++) dw[k * taps + t] += sum[t * c + k];
-            free(sum);
-        }
+        for (int64_t t = 0; sum && t < taps; t++)
+            for (int64_t k = 0; k < c; k++) dw[k * taps + t] += sum[t * c + k];
+        free(sum);
     }
     if (failed) return -1;
     for (int64_t i = 0; i < taps * c; i++) {

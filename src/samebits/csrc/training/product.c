@@ -20,16 +20,18 @@ int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t m,
     int64_t words = (k + CODES - 1) / CODES, panels = (n + NR - 1) / NR;
     int64_t blocks = (m + MR - 1) / MR, largest = 0;
     int32_t *packed = scratch(panels * words * NR * 4), *start = scratch(panels * NR * 4);
-    int failed = !packed || !start;
-    if (!failed) {
-        memset(packed, 0, (size_t)(panels * words * NR * 4));
-        memset(start, 0, (size_t)(panels * NR * 4));
-        for (int64_t r = 0; r < n; r++)
-            start[r] = samebits_column(x + r * k, k, packed + r / NR * words * NR + r % NR);
+    int failed = 0;
+    if (!packed || !start) {
+        free(packed), free(start);
+        return -1;
     }
+    memset(packed, 0, (size_t)(panels * words * NR * 4));
+    memset(start, 0, (size_t)(panels * NR * 4));
+    for (int64_t r = 0; r < n; r++)
+        start[r] = samebits_column(x + r * k, k, packed + r / NR * words * NR + r % NR);
 #pragma omp parallel num_threads(threads) reduction(max : largest) reduction(| : failed)
     {
-        char *own = failed ? NULL : scratch(MR * words * 4);
+        char *own = scratch(MR * words * 4);
         failed = !own;
         if (own) memset(own, 0, (size_t)(MR * words * 4));
 #pragma omp for schedule(static)
