@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,38 @@ from torch import nn
 import samebits as sb
 from c_files import write_files
 from integer_graphs import inputs_of, operator_graphs, random_network
-from samebits.codegen.image import HEAD, WeightImage, sealed
-from samebits.codegen.packaging.package import package
+from samebits.codegen.image import (
+    HASHED,
+    HEAD,
+    LARGEST,
+    TRAINED,
+    UNTRAINED,
+    WeightImage,
+    read_head,
+    sealed,
+)
+from samebits.codegen.image import _members as members
+from samebits.codegen.image import _size as size_of
+from samebits.codegen.packaging.package import package, texts
+from samebits.codegen.raw import raw_of
 from samebits.codegen.run.execute import build, execute
 from samebits.codegen.run.interface import Interface
 from samebits.codegen.run.targets import TARGETS
-from samebits.errors import InputError
+from samebits.codegen.stream import initial_codes
+from samebits.data.arrays import from_arrays
+from samebits.errors import InputError, UnsupportedError
+from samebits.excerpt import Excerpt
+from samebits.ir import GraphBuilder, Quantization
 from samebits.ir.graph import Graph
+from samebits.ir.integer.layers import fnv1a
 from samebits.ir.interpreter import run
 from samebits.recipes.deployment import PROJECTS
 from samebits.reports.summary import summary_record
+from samebits.tflite import from_bytes
+from samebits.tflite.file import Scaling
 from shared_kernels import compile_c, shared_kernels
 from step_graphs import GRAPHS
+from tflite_files import Net
 
 OK, MISALIGNED, FOREIGN, VERSION, TRUNCATED, STRUCTURE, CORRUPT = range(7)
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -302,3 +324,224 @@ def test_steps_take_their_parameters_of_an_image(
         compile_c(cc, tmp_path, sources, "test_steps", *flags)
         done = subprocess.run([tmp_path / "test_steps"], capture_output=True, text=True)
         assert done.stdout.startswith("0 of "), done.stdout
+
+
+# --- what is of the structure, and what is of the image -------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """The last output of a recurrent layer, classified."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.layer = kind(4, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+def sequences(kind: type[nn.Module], seed: int) -> Graph:
+    torch.manual_seed(seed)
+    net = sb.quantize(Recurrent(kind), torch.randn(16, 6, 4) * (1 + seed) + seed)
+    return net.model.integer
+
+
+OTHER_STATE = """
+#include <stdio.h>
+#include "model.h"
+extern const uint64_t second[];
+static model_state_t state;
+static int64_t arena[(MODEL_ARENA_BYTES + 7) / 8];
+static model_input0_t x[MODEL_INPUT0_SIZE];
+static model_output0_t y[MODEL_OUTPUT0_SIZE];
+MODEL_INSTANCE(net);
+
+int main(void) {
+    model_t other;
+    if (model_init(&other, arena, second, 1u << 30)) return 3;
+    model_reset(&other, &state);
+    model_step(&other, &state, x, y);
+    model_step(&net, &state, x, y);
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
+def test_two_trainings_with_states_have_one_code(
+    cc: str, kind: type[nn.Module], tmp_path: Path
+) -> None:
+    """Initial codes are the image's, and so is the mark of a state in a debug build."""
+    graphs = [sequences(kind, seed) for seed in (0, 1)]
+    first, second = (package(graph, weights_file=True).sources for graph in graphs)
+    assert first["model.c"] == second["model.c"]
+    assert first["model.h"] == second["model.h"]
+    zeros = [[int(codes[0]) for codes in initial_codes(graph)] for graph in graphs]
+    assert kind is nn.RNN or zeros[0] != zeros[1]
+    files = {**second, "model.c": first["model.c"], "model.h": first["model.h"]}
+    image = second["model_image.c"].decode()
+    name = image.partition("const uint64_t MODEL_WEIGHTS ")[2].partition("[")[0]
+    files["second.c"] = image.replace(name, "second").encode()
+    files["first.c"], files["other.c"] = first["model_image.c"], OTHER_STATE.encode()
+    write_files(tmp_path, files)
+    common = ["model.c", "samebits/samebits_kernels.c"]
+    flags = ("-I.", "-O1", "-DSAMEBITS_DEBUG")
+    tested = [*common, "model_image.c", "test/model_main.c"]
+    compile_c(cc, tmp_path, tested, "run", "-DSAMEBITS_TEST", *flags)
+    done = subprocess.run([tmp_path / "run"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("0 of "), done
+    compile_c(cc, tmp_path, [*common, "first.c", "second.c", "other.c"], "other", *flags)
+    done = subprocess.run([tmp_path / "other"], capture_output=True, text=True, check=False)
+    assert done.returncode == -6
+    assert "state was not written by model_reset" in done.stderr
+
+
+@pytest.mark.parametrize("op", ["TANH", "LOGISTIC"])
+def test_straight_lines_of_two_scales_have_one_structure(op: str) -> None:
+    found = set()
+    for scale in (0.0003, 0.0004, 0.0005):
+        net = Net(1, "int16")
+        x = net.tensor((1, 8), quantization=Scaling((float(np.float32(scale)),), (0,)))
+        y = net.tensor((1, 8), quantization=Scaling((1 / 32768,), (0,)))
+        net.inputs.append(x)
+        net.add(op, [x], y)
+        graph = from_bytes(net.bytes(y), "f", Excerpt(meaning="tflite")).graph
+        files, report = texts(graph, weights_file=True)
+        assert "samebits_run_lines" in str(files["model.c"])
+        found.add(report.structure)
+    assert len(found) == 1
+
+
+def test_every_struct_of_parameters_is_classed() -> None:
+    """Each has trained numbers, all of them members of it, or is stated to have none."""
+    assert set(members()) == set(TRAINED) | UNTRAINED
+    assert not set(TRAINED) & UNTRAINED
+    for struct, names in TRAINED.items():
+        assert set(names) <= set(members()[struct]), struct
+
+
+def test_targets_of_another_spread_have_one_structure() -> None:
+    """The places of a regression's values are the image's."""
+    places, structures = [], set()
+    for seed, spread in enumerate((1.0, 5000.0)):
+        torch.manual_seed(seed)
+        rows = torch.randn(40, 2) * (1 + seed)
+        data = from_arrays([rows.numpy()], [rows.sum(1).numpy()])
+        net = sb.quantize(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), data)
+        meaning = {"name": net.outputs[0].name, "rule": "regression"}
+        meaning |= {"scales": [{"centre": 0.5, "spread": spread}]}
+        net = net.with_contract({"outputs": [meaning]})
+        graph, contract = net.model.integer, net.contract
+        files, report = texts(graph, contract=contract, weights_file=True)
+        assert "#define MODEL_VALUE_BITS(net)" in str(files["model.h"])
+        places.append(raw_of(graph, contract).known_scales[0][2])
+        structures.add(report.structure)
+    assert places[0] != places[1]
+    assert len(structures) == 1
+
+
+# --- the stack ------------------------------------------------------------------------------------
+
+
+def sum_of_many() -> Graph:
+    """An addition of 16 inputs, whose parameters are the longest that there are."""
+    g = GraphBuilder("sums")
+    inputs = [g.input(f"x{i}", "int8", (2, 3), Quantization(Fraction(1, 8), i)) for i in range(16)]
+    total = g.add("add", inputs, {"factors": tuple(range(1, 17)), "offset": 3})
+    stored = {"ratios": (Fraction(1, 37),), "zero": 0, "low": -128, "high": 127, "dtype": "int8"}
+    return g.build([g.add("requantize", [total], stored)])
+
+
+def test_the_stack_of_parameters_has_a_bound(tmp_path: Path) -> None:
+    """Measured by the compiler at every level, of the functions that an image adds to."""
+    compiler = shutil.which("arm-none-eabi-gcc")
+    if compiler is None:
+        pytest.skip("expected arm-none-eabi-gcc, found none")
+    made = {}
+    for image in (False, True):
+        made[image] = package(sum_of_many(), weights_file=image)
+        write_files(tmp_path / str(image), made[image].sources)
+    added = made[True].report.stack_cortex_m - made[False].report.stack_cortex_m
+    assert added > 960
+    for level in ("-O0", "-O1", "-O2", "-O3", "-Os"):
+        used = []
+        for image in (False, True):
+            command = [compiler, "-mcpu=cortex-m3", "-mthumb", level, "-std=c99", "-I."]
+            command += ["-fstack-usage", "-c", "model.c", "-o", "model.o"]
+            subprocess.run(command, cwd=tmp_path / str(image), check=True)
+            lines = (tmp_path / str(image) / "model.su").read_text().splitlines()
+            sizes = {line.split("\t")[0].split(":")[-1]: int(line.split("\t")[1]) for line in lines}
+            filling = sizes.get("model_p0", 0) if image else 0
+            filling += max(sizes.get(f"samebits_image_{of}", 0) for of in ("number", "array"))
+            used.append(sizes["model_run"] + filling)
+        assert used[1] - used[0] <= added, level
+
+
+def test_sizes_of_parameters_are_those_of_the_compiler(tmp_path: Path) -> None:
+    compiler = shutil.which("arm-none-eabi-gcc")
+    if compiler is None:
+        pytest.skip("expected arm-none-eabi-gcc, found none")
+    write_files(tmp_path, package(sum_of_many()).sources)
+    lines = ['#include "samebits/samebits_kernels.h"']
+    for struct in members():
+        size = size_of(struct)[0]
+        lines.append(f"typedef char of_{struct}[sizeof(samebits_{struct}) == {size} ? 1 : -1];")
+    (tmp_path / "sizes.c").write_text("\n".join(lines) + "\n")
+    command = [compiler, "-mcpu=cortex-m3", "-mthumb", "-std=c99", "-I.", "-fsyntax-only"]
+    done = subprocess.run([*command, "sizes.c"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# --- images that were not made here ---------------------------------------------------------------
+
+
+def hashed(image: bytes, **changed: int) -> bytes:
+    """An image with other fields in its head, and the hash that it then has."""
+    keys = ("magic", "content", "format", "size", "structure", "numbers", "arrays", "name")
+    fields = dict(zip((*keys, "version"), HEAD.unpack_from(image), strict=True)) | changed
+    data = HEAD.pack(*fields.values()) + image[HEAD.size :]
+    content = fnv1a(np.frombuffer(data[HASHED : fields["size"]], np.uint8))
+    return HEAD.pack(*(fields | {"content": content}).values()) + image[HEAD.size :]
+
+
+def test_an_image_that_leads_out_of_itself_is_refused(made: Path) -> None:
+    """With the right hash: offsets of its parts, of arrays, and texts without an end."""
+    image = (made / "1/model.weights").read_bytes()
+    size = len(image)
+    *_, numbers, arrays, name, version = HEAD.unpack_from(image)
+    assert hashed(image) == image
+    for key, wrong in (
+        ("numbers", (0, numbers + 8, size, 2**32 - 8)),
+        ("arrays", (0, numbers - 8, arrays + 4, size, 2**32 - 8)),
+        ("name", (0, arrays - 4, version, size, 2**32 - 8)),
+        ("version", (0, name, version + 1, size, 2**32 - 1)),
+    ):
+        for at in wrong:
+            assert told(made, hashed(image, **{key: at}))[0] == CORRUPT, (key, at)
+    for at in (size, 2**31, 2**32 - 8, 4):
+        evil = image[:arrays] + at.to_bytes(4, "little") + image[arrays + 4 :]
+        assert told(made, hashed(evil))[0] == CORRUPT, at
+    endless = image[:version] + b"x" * (size - version)
+    assert told(made, hashed(endless))[0] == CORRUPT
+    joined = image[: version - 1] + b"x" + image[version:]
+    assert told(made, hashed(joined))[0] == CORRUPT
+
+
+def test_sizes_that_no_image_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(100, dtype=np.int8)
+    image = WeightImage("m")
+    image.name(array)
+    data = image.encoded(1, "a", "b")
+    assert read_head(data, "x")["bytes"] == len(data) < LARGEST
+    for size in (0, 10, HEAD.size - 1, len(data) + 1, 2**32 - 1):
+        with pytest.raises(InputError, match=f"expected the {size} bytes that its head states"):
+            read_head(hashed(data, size=size), "x")
+    monkeypatch.setattr("samebits.codegen.image.LARGEST", len(data) - 1)
+    with pytest.raises(UnsupportedError, match="expected an image of at most"):
+        image.encoded(1, "a", "b")
+
+
+def test_inspect_of_a_folder_shows_the_structure(made: Path) -> None:
+    report = json.loads((made / "0/report.json").read_text())
+    assert f"structure {report['structure']}" in str(sb.inspect(made / "0"))

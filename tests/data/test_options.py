@@ -126,6 +126,7 @@ def test_recorded_values_are_of_pixels():
     assert PLAIN.with_values_of(recorded) == Reading(mean=0.1, std=0.2)
     given = Reading(mean=0, std=1)
     assert given.with_values_of(recorded) == given
+    assert PLAIN.with_values_of(Reading(resize=4)).chosen() == {}
 
 
 def test_recorded_options_apply_where_they_can():

@@ -85,10 +85,6 @@ class CallWriter:
             lines.append("    }")
         return lines
 
-    def stored(self, array: Array, name: str, tables: list[str]) -> str:
-        """The C name of an array where there is no instance; tables: lines of the function."""
-        return self.constants.name(array)
-
     def locals(self) -> list[str]:
         """Lines that a function begins with whose calls were written since the last such lines."""
         return []

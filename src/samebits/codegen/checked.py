@@ -6,7 +6,8 @@ static ones, and after them those of the header, which check and call them. With
 nothing of this is compiled.
 
 A state has a mark there, 8 bytes that model_reset writes: those of the answer that model_selftest
-expects, so that a state of another model has another.
+expects, or with an image of weights those of its hash, so that a state of another model has
+another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from samebits.codegen.header import (
 )
 from samebits.codegen.lowering.rescale import WIDTHS
 from samebits.codegen.names import WIDTH, wrapped_list
-from samebits.codegen.stream import state_members, step_function
+from samebits.codegen.stream import reset_function, state_members, step_function
 from samebits.ir.graph import Graph
 from samebits.ir.value import Value
 
@@ -43,7 +44,7 @@ def prototypes(graph: Graph, prefix: str, image: bool) -> list[str]:
     if graph.states:
         more = ["int32_t steps"]
         heads += [
-            f"static void {prefix}_reset({prefix}_state_t *state)",
+            reset_function(prefix, image, kind="static void"),
             step_function(graph, prefix, "step", [], "static void"),
             step_function(graph, prefix, "steps", more, "static void"),
         ]
@@ -78,6 +79,8 @@ class _Writer:
 
     def __init__(self, graph: Graph, prefix: str, about: About) -> None:
         self.graph, self.prefix, self.upper, self.about = graph, prefix, prefix.upper(), about
+        image = about.image is not None
+        self.mark = "(const uint8_t *)&net->image->content" if image else f"{prefix}_mark"
 
     def init(self) -> list[str]:
         """model_init, which checks the arena."""
@@ -113,17 +116,18 @@ class _Writer:
 
     def streams(self, answer: int) -> list[str]:
         """reset, step and steps. answer: of model_selftest, whose bytes are the mark."""
-        own = _own_ports(self.graph)
+        own, image = _own_ports(self.graph), self.about.image is not None
         names = [name for name, _ in own]
         mark = ", ".join(f"0x{byte:02x}" for byte in answer.to_bytes(8, "big"))
+        stored = ["", f"static const uint8_t {self.prefix}_mark[8] = {{{mark}}};"]
         return [
+            *([] if image else stored),
             "",
-            f"static const uint8_t {self.prefix}_mark[8] = {{{mark}}};",
-            "",
-            f"void {self.prefix}_reset_checked({self.prefix}_state_t *state) {{",
+            f"{reset_function(self.prefix, image, 'reset_checked')} {{",
+            *(self._instance() if image else ()),
             *self._pointer("state", _state_width(self.graph)),
-            f"    {self.prefix}_reset(state);",
-            f"    samebits_copy_bytes({self.prefix}_mark, state->mark, 8);",
+            f"    {self.prefix}_reset({'net, ' if image else ''}state);",
+            f"    samebits_copy_bytes({self.mark}, state->mark, 8);",
             "}",
             "",
             f"{step_function(self.graph, self.prefix, 'step_checked', [])} {{",
@@ -149,15 +153,11 @@ class _Writer:
 
         written: inputs are written too. times: what multiplies the size of a port.
         """
-        kernels = f"net->kernels == &{self.about.kernels}"
-        lines = [
-            _check("net != 0", "net is null"),
-            _check(kernels, f"net was not made by {self.upper}_INSTANCE or {self.prefix}_init"),
-        ]
+        lines = self._instance()
         memory = [("the arena", "net->arena", f"{self.upper}_ARENA_BYTES")]
         if state:
             lines += self._pointer("state", _state_width(self.graph))
-            marked = f"samebits_marked(state->mark, {self.prefix}_mark)"
+            marked = f"samebits_marked(state->mark, {self.mark})"
             lines.append(_check(marked, f"state was not written by {self.prefix}_reset"))
             memory.append(("the state", "state", "sizeof *state"))
         read = len(memory)  # what an input that is only read must not overlap
@@ -175,6 +175,14 @@ class _Writer:
             apart = f"samebits_apart(memory, {index}, {before})"
             lines.append(_check(apart, f"{name} overlaps {' or '.join(others)}", 8))
         return [*lines, "    }"]
+
+    def _instance(self) -> list[str]:
+        """Checks of net."""
+        kernels = f"net->kernels == &{self.about.kernels}"
+        return [
+            _check("net != 0", "net is null"),
+            _check(kernels, f"net was not made by {self.upper}_INSTANCE or {self.prefix}_init"),
+        ]
 
     def _pointer(self, name: str, width: int) -> list[str]:
         """Checks that an argument is not null, and aligned for codes of a width."""

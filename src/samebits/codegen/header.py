@@ -88,7 +88,7 @@ def header(
         *_instance(prefix, about),
         *_functions(calls, prefix),
         *raw,
-        *stream.declarations(graph, prefix),
+        *stream.declarations(graph, prefix, image is not None),
         *_conversions(graph, prefix, of_net(image)),
         "#ifdef __cplusplus",
         "}",

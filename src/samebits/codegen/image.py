@@ -18,10 +18,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from samebits import csrc
-from samebits.codegen.call_text import CallWriter, Constants, numbers
+from samebits.codegen.call_text import CallWriter, Constants
 from samebits.codegen.lowering.calls import Array, Data, Field, KernelCall, Struct, Structs
-from samebits.codegen.names import CTYPES
-from samebits.errors import InputError
+from samebits.errors import InputError, UnsupportedError
 from samebits.ir.integer.layers import fnv1a
 
 HEADER = "inference/samebits_image.h"
@@ -30,7 +29,9 @@ HEAD = struct.Struct("<8sQIIQIIII")  # samebits_image
 HASHED = 16  # bytes before those that the hash of the content covers
 ALIGNMENT, LONG, WIDE = 8, 64, 16  # arrays of LONG bytes or more lie at multiples of WIDE
 SUFFIX = ".weights"
-STRUCTS = 512  # bytes of stack for the parameters of a call, and for the function that fills them
+SAVED = 128  # bytes of stack of a function that fills parameters, beside copies of them
+POINTER = 4  # bytes, on Cortex-M
+LARGEST = 1 << 28  # bytes of an image: their hash takes half a minute here at most
 STRUCTURE = "@structure@"  # in texts whose structure is not known yet: 16 digits
 
 _ENDS = ("zero", "low", "high")
@@ -50,6 +51,10 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
         *("segments", "low", "high", "mirror", "mirrored", "bits", "narrow"),
         *("shift0", "shift1", "shift2", "shift3"),
     ),
+    "lines": (
+        *("last", "factor", "offset", "top", "mirror"),
+        *("mirrored", "left", "bits", "shift"),
+    ),
     "matmul": ("a_zero", "b_zero", "wide"),
     "pool": ("zero", "balance"),
     "reduce": ("zero",),
@@ -62,6 +67,15 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
     "fill": ("code",),
 }
 """The numbers of each struct of parameters that follow from weights and scales."""
+UNTRAINED = frozenset(
+    {
+        *("linear_sums", "rolled", "shape", "requantize", "table", "argmax", "top_k", "copy"),
+        *("gather", "take", "scatter"),
+        "trees",  # how many branches there are, and of what types, is their shape
+        "sampling",  # of a program around the model
+    }
+)
+"""The structs of parameters that have no such numbers of their own."""
 OPTIONAL = {"rescale": ("multipliers", "shifts")}  # arrays that not every form has
 NONE: Array = np.zeros(0, np.int8)
 
@@ -73,6 +87,13 @@ class WeightImage(Constants):
         super().__init__(prefix)
         self.numbers: list[int] = []
         self.arrays: list[Array] = []
+        self.largest = 0  # bytes of the parameters of a call, those it has most
+
+    @property
+    def stack(self) -> int:
+        """Bytes of stack on Cortex-M, at most, for parameters: of one call at a time, as copies of
+        them where compilers fill these first, and for the function that fills them."""
+        return 2 * self.largest + SAVED if self.largest else 0
 
     def number(self, value: int, kind: str = "int64_t", net: str = "net") -> str:
         """The C expression of a number. net: that of the instance."""
@@ -88,7 +109,7 @@ class WeightImage(Constants):
         return text
 
     def encoded(self, structure: int, name: str, version: str) -> bytes:
-        """The image; equal arrays lie there once."""
+        """The image; equal arrays lie there once. Raises UnsupportedError where it is too large."""
         texts = [text.encode() + b"\0" for text in (name, version)]
         numbers = np.array([(n + 2**63) % 2**64 - 2**63 for n in self.numbers], "<i8").tobytes()
         arrays_at = HEAD.size + len(numbers)
@@ -108,6 +129,11 @@ class WeightImage(Constants):
         rest = numbers + np.array(places, "<u4").tobytes() + bytes(body)
         fields = (structure, HEAD.size, arrays_at, name_at, version_at)
         size = HEAD.size + len(rest)
+        if size > LARGEST:
+            raise UnsupportedError(
+                f"--weights-file: expected an image of at most {LARGEST} bytes, found {size}; "
+                "compile without it"
+            )
         head = HEAD.pack(MAGIC, 0, FORMAT, size, *fields)
         content = fnv1a(np.frombuffer(head[HASHED:] + rest, np.uint8))
         return HEAD.pack(MAGIC, content, FORMAT, size, *fields) + rest
@@ -123,11 +149,16 @@ def read_head(data: bytes, where: str) -> dict[str, int | str]:
     _, content, form, size, structure, _, _, name, version = HEAD.unpack_from(data)
     if form != FORMAT:
         raise InputError(f"{where}: expected format {FORMAT} of images, found {form}")
-    found = fnv1a(np.frombuffer(data[HASHED:size], np.uint8))
-    if size > len(data) or found != content:
+    if not HEAD.size <= size <= len(data):
         raise InputError(
-            f"{where}: expected the {size} bytes that its head states, of hash {content:016x}, "
-            f"found {len(data)} of hash {found:016x}: it is damaged; compile again"
+            f"{where}: expected the {size} bytes that its head states, at least {HEAD.size}, found "
+            f"{len(data)}: it is damaged; compile again"
+        )
+    found = fnv1a(np.frombuffer(data[HASHED:size], np.uint8))
+    if found != content:
+        raise InputError(
+            f"{where}: expected {size} bytes of the hash that its head states, {content:016x}, "
+            f"found {found:016x}: it is damaged; compile again"
         )
     texts = (data[at:size].split(b"\0")[0].decode(errors="replace") for at in (name, version))
     numbers = {"format": form, "bytes": size, "structure": f"{structure:016x}"}
@@ -162,12 +193,6 @@ class ImageWriter(CallWriter):
         self._used: dict[str, None] = {}  # structs that the function being written fills
         self._lists: list[tuple[str, Structs]] | None = None  # of the struct being written
 
-    def stored(self, array: Array, name: str, tables: list[str]) -> str:
-        """An array of the function, as part of the structure."""
-        items = numbers(array).strip()
-        tables.append(f"    static const {CTYPES[array.dtype.name]} {name}[] = {{{items}}};")
-        return name
-
     def locals(self) -> list[str]:
         """Declare the memory for the parameters of the calls since the last such declaration."""
         used = [f"        {self.prefix}_{name}_t {name};" for name in self._used]
@@ -197,6 +222,9 @@ class ImageWriter(CallWriter):
             for each, items in lists
             for index, item in enumerate(items.items)
         ]
+        size = _size(parameters.type)[0]
+        size += sum(len(items.items) * _size(items.items[0].type)[0] for _, items in lists)
+        self.image.largest = max(self.image.largest, size + -size % ALIGNMENT)
         members = [
             f"    samebits_{items.items[0].type} {each}[{len(items.items)}];"
             for each, items in lists
@@ -213,7 +241,7 @@ class ImageWriter(CallWriter):
 
     def _field(self, struct: str, key: str, field: Field, indent: str) -> str:
         if isinstance(field, int) and key in TRAINED.get(struct, ()):
-            return self.image.number(field, _kinds()[struct][key])
+            return self.image.number(field, _members()[struct][key][0])
         if field is None and key in OPTIONAL.get(struct, ()):
             return self.image.name(NONE)
         if isinstance(field, Structs) and self._lists is not None:
@@ -224,16 +252,32 @@ class ImageWriter(CallWriter):
 
 
 @functools.cache
-def _kinds() -> dict[str, dict[str, str]]:
-    """The C types of numbers in the structs of parameters."""
+def _members() -> dict[str, dict[str, tuple[str, int]]]:
+    """The members of every struct of parameters: type, * of a pointer, and number of elements."""
     text = re.sub(r"/\*.*?\*/", "", csrc.source("inference/samebits_kernels.h"), flags=re.S)
-    found: dict[str, dict[str, str]] = {}
+    lengths = dict(re.findall(r"#define (\w+) (\d+)\n", text))
+    found: dict[str, dict[str, tuple[str, int]]] = {}
     for body, name in re.findall(r"typedef struct \{(.*?)\} samebits_(\w+);", text, re.S):
-        kinds = found[name] = {}
+        members = found[name] = {}
         for line in body.split(";"):
-            kind, _, names = line.strip().partition(" ")
-            kinds |= dict.fromkeys(re.findall(r"\w+", names), kind)
+            kind, _, names = line.strip().removeprefix("const ").partition(" ")
+            for star, member, length in re.findall(r"(\**)(\w+)(?:\[(\w+)\])?", names):
+                members[member] = (star or kind, int(lengths.get(length, length or 1)))
     return found
+
+
+@functools.cache
+def _size(struct: str) -> tuple[int, int]:
+    """Bytes of a struct of parameters on Cortex-M, and of what it is aligned to."""
+    at, widest = 0, 1
+    for kind, count in _members()[struct].values():
+        if kind.startswith("samebits_"):
+            size, align = _size(kind.removeprefix("samebits_"))
+        else:
+            size = align = POINTER if kind == "*" else int(re.sub(r"\D", "", kind)) // 8
+        at += -at % align + size * count
+        widest = max(widest, align)
+    return at + -at % widest, widest
 
 
 def _varies(struct: Struct) -> bool:

@@ -18,8 +18,8 @@ from samebits.spec.tables import VALUE_SHIFT
 HEADER = "inference/samebits_raw.h"
 
 
-def declarations(raw: Raw, prefix: str) -> list[str]:
-    """Lines of the header."""
+def declarations(raw: Raw, prefix: str, image: WeightImage | None = None) -> list[str]:
+    """Lines of the header. image: of the weights, where they are beside the code."""
     upper, rule = prefix.upper(), raw.made.rule
     fields = {
         "argmax": [
@@ -27,7 +27,10 @@ def declarations(raw: Raw, prefix: str) -> list[str]:
             "    int32_t score; /* its code: output[index] */",
         ],
         "threshold": [f"    uint8_t holds[{upper}_OUTPUT0_SIZE]; /* each of {upper}_CLASSES */"],
-        "regression": [f"    int32_t value[{upper}_OUTPUT0_SIZE]; /* in 2**-{upper}_VALUE_BITS */"],
+        "regression": [
+            f"    int32_t value[{upper}_OUTPUT0_SIZE]; "
+            f"/* in 2**-{upper}_VALUE_BITS{of_net(image)} */"
+        ],
     }[rule]
     what = "bytes of pixels, in the order of the input"
     if raw.given.columns:
@@ -52,7 +55,7 @@ def declarations(raw: Raw, prefix: str) -> list[str]:
     lines += [
         size,
         f"typedef {_ctype(raw)} {prefix}_raw_t;",
-        *_classes(raw, upper),
+        *_classes(raw, upper, image),
         "",
         "/* An answer, with the codes that it follows from. */",
         "typedef struct {",
@@ -99,7 +102,7 @@ def _head(raw: Raw, prefix: str, end: str) -> list[str]:
     ]
 
 
-def _classes(raw: Raw, upper: str) -> list[str]:
+def _classes(raw: Raw, upper: str, image: WeightImage | None) -> list[str]:
     """The names of classes, labels or targets, and the places of values."""
     lines = []
     if raw.made.names:
@@ -108,9 +111,13 @@ def _classes(raw: Raw, upper: str) -> list[str]:
             f"extern const char *const {upper}_CLASSES[{upper}_CLASSES_COUNT];",
         ]
     if raw.made.rule == "regression":
-        bits = [str(k) if k >= 0 else f"({k})" for _, _, k in raw.known_scales]
+        places = [k for _, _, k in raw.known_scales]
+        if image is None:
+            bits = [str(k) if k >= 0 else f"({k})" for k in places]
+        else:
+            bits = [image.number(k, "int32_t", "(net)") for k in places]
         items = f"    {{{wrapped_list(bits, 5)}}}".split("\n")
-        lines += continued([f"#define {upper}_VALUE_BITS", *items])
+        lines += continued([f"#define {upper}_VALUE_BITS{of_net(image)}", *items])
     return lines
 
 

@@ -16,9 +16,10 @@ import numpy as np
 from samebits.codegen.blocks import STEPS as STEPS_OF_BLOCK
 from samebits.codegen.blocks import StepBlocks, tiling
 from samebits.codegen.call_text import CallWriter
+from samebits.codegen.image import WeightImage
 from samebits.codegen.lowering.calls import Array, CallList
 from samebits.codegen.memory import MemoryLayout, byte_size
-from samebits.codegen.names import wrapped_list
+from samebits.codegen.names import CTYPES, wrapped_list
 from samebits.ir.graph import Graph
 from samebits.ir.interpreter import initial_state
 from samebits.ir.value import Value
@@ -35,8 +36,8 @@ def state_bytes(graph: Graph) -> int:
     return used + -used % _width(members[0][1])
 
 
-def declarations(graph: Graph, prefix: str) -> list[str]:
-    """Lines of the header, none without states."""
+def declarations(graph: Graph, prefix: str, image: bool = False) -> list[str]:
+    """Lines of the header, none without states. image: initial codes are those of an image."""
     members = state_members(graph)
     if not members:
         return []
@@ -58,7 +59,7 @@ def declarations(graph: Graph, prefix: str) -> list[str]:
         f"}} {prefix}_state_t;",
         "",
         "/* The state before the first step. */",
-        f"void {prefix}_reset({prefix}_state_t *state);",
+        f"{reset_function(prefix, image)};",
         "",
         f"/* One step: {prefix}_run on the state, which becomes that of the next step. */",
         f"{_step(graph, prefix)};",
@@ -89,20 +90,24 @@ def definitions(
     graph = calls.graph
     if not graph.states:
         return []
-    reset, tables = list[str](), list[str]()
+    image = writer.constants if isinstance(writer.constants, WeightImage) else None
+    reset = list[str]()
     for index, codes in enumerate(initial_codes(graph)):
-        table = ""
+        kind = CTYPES[codes.dtype.name]
         if (codes != codes[0]).any():
-            table = writer.stored(codes, f"initial{index}", tables)
-        text = f"{table}[i]" if table else str(int(codes[0]))
+            name = writer.constants.name(codes)
+            text = f"{name}[i]" if image is None else f"((const {kind} *){name})[i]"
+        elif image is None:
+            text = str(int(codes[0]))
+        else:
+            text = image.number(int(codes[0]), kind)
         reset.append(f"    for (i = 0; i < {codes.size}; i++) state->state{index}[i] = {text};")
     used = sum(byte_size(value) for _, value in state_members(graph))
     if state_bytes(graph) > used:
         reset.append(f"    for (i = 0; i < {state_bytes(graph) - used}; i++) state->unused[i] = 0;")
     return [
         "",
-        f"void {prefix}_reset({prefix}_state_t *state) {{",
-        *tables,
+        f"{reset_function(prefix, image is not None)} {{",
         "    int32_t i;",
         *reset,
         "}",
@@ -263,7 +268,7 @@ static unsigned long sequence_differs(unsigned long *total) {
     int32_t chunk, t, n;
     uint32_t i;
     for (chunk = 0; chunk < 3; chunk++) {
-        @model@_reset(&state);
+        @model@_reset(@reset@);
         for (t = 0; t < @MODEL@_STEPS; t += n) {
             n = @MODEL@_STEPS - t < chunks[chunk] ? @MODEL@_STEPS - t : chunks[chunk];
             @model@_steps(@arguments@);
@@ -274,8 +279,8 @@ static unsigned long sequence_differs(unsigned long *total) {
 """
 
 
-def sequence_test(graph: Graph, prefix: str) -> str:
-    """The part of the harness's test that runs the sequence of the test vectors.
+def sequence_test(graph: Graph, prefix: str, image: bool = False) -> str:
+    """The part of the harness's test that runs the sequence of the test vectors. image: of weights.
 
     In chunks of several sizes, each from a reset state on: outputs of all steps and the last state
     must be those of the vectors, whatever the chunks.
@@ -304,6 +309,7 @@ def sequence_test(graph: Graph, prefix: str) -> str:
     for key, part in (
         ("model", prefix),
         ("MODEL", upper),
+        ("reset", "&net, &state" if image else "&state"),
         ("buffers", "".join(buffers)),
         ("arguments", wrapped_list(arguments, 13 + len(prefix + "_steps"))),
         ("compare", "".join(compare)),
@@ -320,6 +326,12 @@ def state_members(graph: Graph) -> list[tuple[int, Value]]:
 
 def _width(value: Value) -> int:
     return byte_size(value) // value.size
+
+
+def reset_function(prefix: str, image: bool, name: str = "reset", kind: str = "void") -> str:
+    """The head of the C function that writes initial codes. image: of whose weights they are."""
+    net = f"const {prefix}_t *net, " if image else ""
+    return f"{kind} {prefix}_{name}({net}{prefix}_state_t *state)"
 
 
 def _step(graph: Graph, prefix: str) -> str:

@@ -78,7 +78,7 @@ def _targets(given: Any) -> tuple[str, ...]:
 
 
 class Reading(Recipe):
-    """How data is read; None, () and False leave it to the data.
+    """How data is read; None leaves it to the data.
 
     target:    columns of a table that are its labels and no inputs: a text with commas, or names
     resize:    a side N, a text HxW or a pair
@@ -183,7 +183,7 @@ class Reading(Recipe):
 
     def with_values_of(self, recorded: Reading) -> Reading:
         """These options, with the values of pixels of an earlier reading where none were given."""
-        if self.mean:
+        if self.mean or not recorded.mean:
             return self
         return self.but(mean=recorded.mean, std=recorded.std)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samebits import progress
+from samebits.codegen.image import LARGEST, read_head
 from samebits.codegen.image import SUFFIX as IMAGE
-from samebits.codegen.image import read_head
 from samebits.codegen.run.interface import REPORT, Interface, read_report
 from samebits.elsewhere import check_foreign
 from samebits.entrance import opened, read
@@ -20,7 +20,6 @@ from samebits.errors import InputError, SamebitsError
 from samebits.excerpt import WHOLE, Excerpt
 from samebits.model import CHECKPOINT, EXPORTED, LITE, Model, check_part, kind_of, load, model_file
 from samebits.npu.machine.image import SUFFIX
-from samebits.onnx.reader.load import MAX_FILE
 from samebits.reports.facts import Facts, counted, hash_lines, kind_name, model_facts, shown
 from samebits.reports.html import Table
 from samebits.reports.report import Report, printable, section
@@ -172,12 +171,15 @@ def _package(folder: Path) -> Facts:
 
 def _package_lines(report: Mapping[str, Any]) -> list[str]:
     sizes = (f"{key} {report[key]:,}" for key in PACKAGE if type(report.get(key)) is int)
-    return [f"C: names begin with {shown(report.get('prefix'))}; bytes: {', '.join(sizes)}"]
+    lines = [f"C: names begin with {shown(report.get('prefix'))}; bytes: {', '.join(sizes)}"]
+    if report.get("structure"):
+        lines.append(f"structure {shown(report['structure'])}: of the images of weights it takes")
+    return lines
 
 
 def _image(path: Path) -> Facts:
     """The head of an image of weights."""
-    record = read_head(read(path, MAX_FILE), str(path))
+    record = read_head(read(path, LARGEST), str(path))
     named = [shown(record[key]) for key in ("name", "version") if record[key]]
     lines = [
         *([f"model {' '.join(named)}"] if named else []),

@@ -111,11 +111,13 @@ clean:
 """
 
 
-def main_source(graph: Graph, prefix: str, *, selftest: bool = True, raw: bool = False) -> str:
+def main_source(
+    graph: Graph, prefix: str, *, selftest: bool = True, raw: bool = False, image: bool = False
+) -> str:
     """test/<prefix>_main.c of a graph.
 
     selftest: whether the package has a model_selftest, which then is part of the test; raw: whether
-    it has a model_predict_selftest
+    it has a model_predict_selftest; image: whether its weights are one
     """
     upper = prefix.upper()
     inputs = [graph.values[name] for name in graph.inputs]
@@ -167,7 +169,7 @@ def main_source(graph: Graph, prefix: str, *, selftest: bool = True, raw: bool =
             if selftest
             else "0",
             "test_arguments": wrapped_list(["&net", *test], 8 + len(f"{prefix}_run(")),
-            "sequence": (sequence_test(graph, prefix) + "\n" if graph.states else "")
+            "sequence": (sequence_test(graph, prefix, image) + "\n" if graph.states else "")
             + (f"static {prefix}_answer_t answer;\n\n" if raw else ""),
             "sequences": ("    differ += sequence_differs(&total);\n" if graph.states else "")
             + (

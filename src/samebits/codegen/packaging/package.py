@@ -1,6 +1,7 @@
 """Writes an integer graph as a folder of C that drops into other projects.
 
 <prefix>.h .c, <prefix>_constants.h .c     the model; every name begins with the prefix
+<prefix>.weights, <prefix>_image.c         in place of the constants: weights as an image (image.py)
 samebits/                                  kernels, shared by any number of models
 test/                                      harness, test vectors
 Makefile README.md report.json             and files beside, such as model.onnx
@@ -25,7 +26,7 @@ from samebits.codegen.blocks import step_blocks
 from samebits.codegen.call_text import Constants, byte_count
 from samebits.codegen.header import LICENCE, About, header, ports
 from samebits.codegen.image import HEADER as IMAGE_HEADER
-from samebits.codegen.image import STRUCTS, STRUCTURE, SUFFIX, WeightImage
+from samebits.codegen.image import STRUCTURE, SUFFIX, WeightImage
 from samebits.codegen.image import sealed as sealed_code
 from samebits.codegen.lowering.cpu import PORTABLE, Cpu, find_cpu
 from samebits.codegen.memory import layout
@@ -276,7 +277,7 @@ def texts(
             blocked,
             prefix,
             about,
-            declarations(raw, prefix) if isinstance(raw, Raw) else (),
+            declarations(raw, prefix, image) if isinstance(raw, Raw) else (),
         ),
         f"{prefix}.c": emit.source(
             calls, memory, blocked, prefix, about, constants, _answer(graph)
@@ -300,7 +301,9 @@ def texts(
     files: dict[str, str | bytes] = {
         **code,
         **constant,
-        f"test/{prefix}_main.c": main_source(graph, prefix, raw=isinstance(raw, Raw)),
+        f"test/{prefix}_main.c": main_source(
+            graph, prefix, raw=isinstance(raw, Raw), image=image is not None
+        ),
         f"test/{prefix}_vectors.h": emit.vectors_header(
             [(graph.values[n], v) for n, v in zip(graph.inputs, inputs, strict=True)],
             [(graph.values[n], v) for n, v in zip(graph.outputs, outputs, strict=True)],
@@ -330,7 +333,7 @@ def texts(
         memory.plan.bound + memory.bytes - memory.plan.peak,
         0 if blocked is None else blocked.bytes,
         stream.state_bytes(graph),
-        memory.stack + (0 if image is None else STRUCTS),
+        memory.stack + (0 if image is None else image.stack),
         structure,
         tuple(_described(graph.values[name]) for name in graph.inputs),
         tuple(_described(graph.values[name]) for name in graph.outputs),
@@ -359,7 +362,8 @@ def texts(
         prefix,
         about.version,
         sizes,
-        stream_functions(graph, prefix) + (raw_functions(prefix) if isinstance(raw, Raw) else ""),
+        stream_functions(graph, prefix, image is not None)
+        + (raw_functions(prefix) if isinstance(raw, Raw) else ""),
         project,
         contract,
         structure,

@@ -109,12 +109,13 @@ def buffers(graph: Graph, prefix: str) -> list[str]:
     ]
 
 
-def stream_functions(graph: Graph, prefix: str) -> str:
-    """Lines about the functions of a step graph, empty for others."""
+def stream_functions(graph: Graph, prefix: str, image: bool = False) -> str:
+    """Lines about the functions of a step graph, empty for others. image: of weights."""
     if not graph.states:
         return ""
+    net = "&net, " if image else ""
     return (
-        f"- `{prefix}_reset(&state)`, `{prefix}_step(&net, &state, ...)` and\n"
+        f"- `{prefix}_reset({net}&state)`, `{prefix}_step(&net, &state, ...)` and\n"
         f"  `{prefix}_steps(&net, &state, steps, ...)` run a sequence; `{prefix}_state_t` is\n"
         "  what is carried from step to step, and may be stored as bytes.\n"
     )

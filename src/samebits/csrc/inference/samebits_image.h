@@ -23,7 +23,7 @@ extern "C" {
 #define SAMEBITS_IMAGE_VERSION 3    /* it is of another format */
 #define SAMEBITS_IMAGE_TRUNCATED 4  /* fewer bytes are there than it states */
 #define SAMEBITS_IMAGE_STRUCTURE 5  /* it is of another network, or made for other code */
-#define SAMEBITS_IMAGE_CORRUPT 6    /* its bytes are not those that were written */
+#define SAMEBITS_IMAGE_CORRUPT 6    /* its bytes are not those that were written, or lead outside */
 
 /* The head of an image. Offsets count from its first byte; numbers are int64_t, the directory of
  * arrays are offsets of 32 bits. */
@@ -53,8 +53,31 @@ static inline const char *samebits_image_text(const samebits_image *image, uint3
     return (const char *)text;
 }
 
+/* Whether all that an image points to lies in it: its parts in their order, texts that end, arrays
+ * that begin there. How long an array must be only the code knows. */
+static inline int samebits_image_closed(const samebits_image *image) {
+    const uint8_t *codes = (const uint8_t *)image;
+    const void *arrays;
+    uint32_t i;
+    if (image->numbers != sizeof *image || image->arrays < image->numbers ||
+        image->arrays % 8 != 0 || image->name < image->arrays || image->version <= image->name ||
+        image->version >= image->bytes || codes[image->version - 1] != 0) {
+        return 0;
+    }
+    arrays = codes + image->arrays;
+    for (i = 0; i < (image->name - image->arrays) / 4; i++) {
+        const uint32_t at = ((const uint32_t *)arrays)[i];
+        if (at >= image->bytes || at % SAMEBITS_IMAGE_ALIGNMENT != 0) return 0;
+    }
+    for (i = image->version; i < image->bytes; i++) {
+        if (codes[i] == 0) return 1;
+    }
+    return 0;
+}
+
 /* What is wrong with an image for code of a structure, of which `bytes` bytes or more are there; 0
- * of one that fits. It finds damage, not intent: who replaces an image must be let in elsewhere. */
+ * of one that fits. It finds damage, not intent: who may write an image decides what the program
+ * does, so that who replaces one must be let in elsewhere. */
 static inline int samebits_image_check(const void *given, uint32_t bytes, uint64_t structure) {
     static const uint8_t magic[8] = {'s', 'a', 'm', 'e', 'b', 'i', 't', 's'};
     const samebits_image *image = (const samebits_image *)given;
@@ -73,7 +96,7 @@ static inline int samebits_image_check(const void *given, uint32_t bytes, uint64
     if (samebits_hash(SAMEBITS_HASH, codes + 16, 1, image->bytes - 16) != image->content) {
         return SAMEBITS_IMAGE_CORRUPT;
     }
-    return 0;
+    return samebits_image_closed(image) ? 0 : SAMEBITS_IMAGE_CORRUPT;
 }
 
 #ifdef __cplusplus
