@@ -175,6 +175,23 @@ def test_names_and_inputs_of_copies_are_charged():
         assert "its turns: expected at most 3145728 bytes in memory" in refused(net.file(y))
 
 
+def test_what_follows_from_shared_weights_is_charged():
+    net, y = looping_net()
+    body = net.others[1]
+    inner = Net(5)
+    inner.tensors, inner.operators = list(body.tensors), list(body.operators)
+    h = body.outputs[1]
+    small = inner.dense(inner.dense(h, 20_000), 5)
+    last = inner.tensor((1, 5), quantization=body.tensors[h].quantization)
+    inner.add("LEAKY_RELU", [small], last, alpha=0.5)
+    outputs = (body.outputs[0], last, body.outputs[2])
+    net.others[1] = Subgraph(
+        tuple(inner.tensors), tuple(inner.operators), body.inputs, outputs, "body"
+    )
+    with ledger.memory_limit("8MB"), ledger.load():
+        assert "turn 2, operator 5 (FULLY_CONNECTED)" in refused(net.file(y))
+
+
 def test_a_constant_of_a_loop_is_there_once():
     net, y = looping_net()
     found = unrolled(net.file(y)).subgraphs[0]

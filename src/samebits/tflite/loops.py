@@ -269,7 +269,7 @@ class _Part:
 
 
 def _function(op: str, kind: str) -> tuple[Function | None, str]:
-    """What an operator does to known numbers of a type, and the type of the result."""
+    """Look up an operator on known numbers of a type, and the type of its result."""
     if kind in WHOLE and op in _ARITHMETIC:
         return _ARITHMETIC[op], kind
     table = _LOGIC if kind == "bool" else _COMPARISONS if kind in WHOLE else {}
