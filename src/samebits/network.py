@@ -244,7 +244,7 @@ class Network(Reported):
             tuple(verdicts),
             name_of(samples),
             reading_of(samples)[1].to_dict(),
-            seed or 0,
+            int(seed or 0),
             *folder.said,
         )
 

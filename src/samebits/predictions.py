@@ -47,7 +47,14 @@ from samebits.reports.report import Report, Reported, printable, section
 from samebits.samples import archived, fitted, gather
 from samebits.verification.accuracy import whole_batches
 from samebits.verification.compare import Verdict
-from samebits.verification.inputs import codes_of, dequantize, given_codes, name_of, step
+from samebits.verification.inputs import (
+    check_seed,
+    codes_of,
+    dequantize,
+    given_codes,
+    name_of,
+    step,
+)
 from samebits.verification.raw import raw_form, verify_raw
 from samebits.verification.registry import usable
 from samebits.verification.run import reference_of, run_float, verify_model
@@ -234,6 +241,7 @@ def compared(
     """
     graph = model.interface
     if raw:
+        check_seed(seed, given)
         form = raw_form(model)
         rows, (codes,) = raw_samples(model, form, *reading_of(given))
         form = replace(form, room=rows.shape[1] - COUNT) if form.rate else form

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import samebits as sb
+from samebits import ledger
 from samebits.errors import InputError, UnsupportedError
 from samebits.excerpt import Excerpt
 from samebits.ir.interpreter import run
 from samebits.tflite import from_bytes, to_bytes
-from samebits.tflite.file import File, LiteOperator
-from samebits.tflite.loops import TURNS_MOST
+from samebits.tflite.file import File, LiteOperator, Scaling, Subgraph, Tensor
+from samebits.tflite.loops import LOOPS_MOST, STEPS_MOST, TURNS_MOST, VARIABLES_MOST, unrolled
 from samebits.tflite.peers.process import computed, missing
-from tflite_files import Net, codes_of
+from tflite_files import Net, codes_of, options_of
 from tflite_networks import TURNS, looping_net
 
 
@@ -94,7 +95,7 @@ def test_loops_that_are_refused():
     assert "expected a number of turns that the file fixes, found one" in refused(net.file(y))
     net, y = looping_net()
     net.others[1] = replace(net.others[1], outputs=net.others[1].outputs[:2])
-    assert "expected subgraphs of 3 variables, found others" in refused(net.file(y))
+    assert "expected 3 outputs of its body, found 2" in refused(net.file(y))
     net, y = looping_net()
     net.others.clear()
     assert "expected another subgraph, found number 1" in refused(net.file(y))
@@ -102,6 +103,202 @@ def test_loops_that_are_refused():
     nested = replace(net.others[1], operators=(*net.others[1].operators, net.operators[0]))
     net.others[1] = nested
     assert "expected no loop inside, found one" in refused(net.file(y))
+
+
+def more(graph: Subgraph, *operators: LiteOperator, **tensors: Tensor) -> Subgraph:
+    """A subgraph with further operators and tensors, which are named by number."""
+    return replace(
+        graph,
+        tensors=(*graph.tensors, *tensors.values()),
+        operators=(*graph.operators, *operators),
+    )
+
+
+def counted(graph: Subgraph, count: int) -> Subgraph:
+    """A subgraph with further sums of known numbers."""
+    one = len(graph.tensors)
+    tensors = {"one": Tensor("one", "int32", (), np.array(1, np.int32))}
+    tensors |= {f"o{k}": Tensor(f"o{k}", "int32", ()) for k in range(count)}
+    options = options_of("ADD", {})
+    sums = [LiteOperator("ADD", (one, one), (one + 1 + k,), options) for k in range(count)]
+    return more(graph, *sums, **tensors)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_what_is_computed_here_is_counted(part):
+    turns = 1000
+    net, y = looping_net(turns=turns)
+    net.others[part] = counted(net.others[part], STEPS_MOST // turns)
+    assert f"expected at most {STEPS_MOST} operators in all turns, found more" in refused(
+        net.file(y)
+    )
+    net, y = looping_net()
+    net.others[part] = counted(net.others[part], STEPS_MOST // turns)
+    assert unrolled(net.file(y)).subgraphs[0].operators
+
+
+def test_loops_and_variables_are_counted():
+    net, y = looping_net()
+    net.operators = net.operators[:1] * (LOOPS_MOST + 1)
+    net.others[0] = replace(
+        net.others[0],
+        tensors=(*net.others[0].tensors, Tensor("no", "bool", (), np.array(False))),
+        operators=(),
+        outputs=(len(net.others[0].tensors),),
+    )
+    for place in range(1, len(net.operators)):
+        first = len(net.tensors)
+        net.tensors += [net.tensors[number] for number in net.operators[0].outputs]
+        net.operators[place] = replace(net.operators[0], outputs=(first, first + 1, first + 2))
+    message = refused(net.file(y))
+    assert f"operator {LOOPS_MOST} (WHILE): expected at most {LOOPS_MOST} loops" in message
+    net, y = looping_net()
+    given = (0,) * (VARIABLES_MOST + 1)
+    net.operators[0] = replace(net.operators[0], inputs=given)
+    assert f"expected at most {VARIABLES_MOST} variables, found" in refused(net.file(y))
+
+
+def test_names_and_inputs_of_copies_are_charged():
+    net, y = looping_net(turns=100)
+    body = net.others[1]
+    tensors = list(body.tensors)
+    tensors[body.outputs[1]] = replace(tensors[body.outputs[1]], name="n" * 60_000)
+    net.others[1] = replace(body, tensors=tuple(tensors))
+    with ledger.memory_limit("20MB"), ledger.load():
+        assert "its turns: expected at most 20971520 bytes in memory" in refused(net.file(y))
+    net, y = looping_net(turns=100)
+    body = net.others[1]
+    wide = Tensor("wide", "int8", (1, 5))
+    joined = LiteOperator("CONCATENATION", (body.inputs[1],) * 4096, (len(body.tensors),))
+    net.others[1] = more(body, joined, wide=wide)
+    with ledger.memory_limit("3MB"), ledger.load():
+        assert "its turns: expected at most 3145728 bytes in memory" in refused(net.file(y))
+
+
+def test_what_follows_from_shared_weights_is_charged():
+    net, y = looping_net()
+    body = net.others[1]
+    inner = Net(5)
+    inner.tensors, inner.operators = list(body.tensors), list(body.operators)
+    h = body.outputs[1]
+    small = inner.dense(inner.dense(h, 20_000), 5)
+    last = inner.tensor((1, 5), quantization=body.tensors[h].quantization)
+    inner.add("LEAKY_RELU", [small], last, alpha=0.5)
+    outputs = (body.outputs[0], last, body.outputs[2])
+    net.others[1] = Subgraph(
+        tuple(inner.tensors), tuple(inner.operators), body.inputs, outputs, "body"
+    )
+    with ledger.memory_limit("8MB"), ledger.load():
+        assert "turn 2, operator 5 (FULLY_CONNECTED)" in refused(net.file(y))
+
+
+def test_a_constant_of_a_loop_is_there_once():
+    net, y = looping_net()
+    found = unrolled(net.file(y)).subgraphs[0]
+    constants = [tensor.array for tensor in net.others[1].tensors if tensor.array is not None]
+    held = [tensor.array for tensor in found.tensors]
+    for array in constants:
+        assert sum(each is array for each in held) == (array.dtype != np.int32 or array.size > 1)
+
+
+@pytest.mark.parametrize("op", ["ADD", "SUB", "MUL", "MINIMUM", "LESS"])
+def test_numbers_are_no_truth_values(op):
+    net, y = looping_net()
+    at = len(net.others[0].tensors)
+    true = Tensor("true", "bool", (), np.array(True))
+    inner = LiteOperator(op, (at, at), (at + 1,), options_of(op, {}))
+    net.others[0] = more(net.others[0], inner, true=true, found=Tensor("found", "bool", ()))
+    assert "expected a number of turns that the file fixes, found one" in refused(net.file(y))
+
+
+def test_truth_values_are_computed():
+    net, y = looping_net()
+    inner = net.others[0]
+    at, (whether,) = len(inner.tensors), inner.outputs
+    true = Tensor("true", "bool", (), np.array(True))
+    both = LiteOperator("LOGICAL_AND", (whether, at), (at + 1,))
+    inner = more(inner, both, true=true, found=Tensor("found", "bool", ()))
+    net.others[0] = replace(inner, outputs=(at + 1,))
+    plain, _ = looping_net()
+    names = [[op.op for op in unrolled(n.file(y)).subgraphs[0].operators] for n in (net, plain)]
+    assert names[0] == names[1]
+
+
+def test_a_counter_has_no_activation():
+    net, y = looping_net()
+    body = net.others[1]
+    first = replace(body.operators[0], options=options_of("ADD", {"activation": 2}))
+    net.others[1] = replace(body, operators=(first, *body.operators[1:]))
+    assert "expected a number of turns that the file fixes, found one" in refused(net.file(y))
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"shape": (5, 1)}, r"int8 [5, 1] of scale "),
+        ({"dtype": "int16"}, r"int16 [1, 5] of scale "),
+        ({"quantization": Scaling((0.5,), (7,))}, r"int8 [1, 5] of scale 0.5 and zero point 7;"),
+        ({"quantization": None}, r"int8 [1, 5] without a scale;"),
+    ],
+)
+def test_a_variable_has_one_type(changed, found):
+    for part, ends, what in (
+        (0, "inputs", "inputs of its condition"),
+        (1, "inputs", "inputs of its body"),
+        (1, "outputs", "outputs of its body"),
+    ):
+        net, y = looping_net()
+        graph = net.others[part]
+        tensors, number = list(graph.tensors), getattr(graph, ends)[1]
+        tensors[number] = replace(tensors[number], **changed)
+        net.others[part] = replace(graph, tensors=tuple(tensors))
+        message = refused(net.file(y))
+        assert f"operator 0 (WHILE): expected tensor 't{number}', number 1 of the {what}" in message
+        assert f", found {found}" in message
+    net, y = looping_net()
+    number = net.operators[0].outputs[1]
+    net.tensors[number] = replace(net.tensors[number], **changed)
+    message = refused(net.file(y))
+    assert f"expected tensor 't{number}', number 1 of the outputs, as" in message
+    assert f", found {found}" in message
+
+
+def test_what_a_loop_leaves_has_the_files_names(tmp_path):
+    net, y = looping_net()
+    h = net.operators[0].outputs[1]
+    path = tmp_path / "loop.tflite"
+    path.write_bytes(net.bytes(y))
+    for meaning in ("exact", "tflite"):
+        (value,) = sb.load(path, meaning=meaning, end_at=("t1",)).outputs
+        assert value.name == net.tensors[h].name == "t1"
+        with pytest.raises(InputError, match="--end-at: expected a tensor of the network"):
+            sb.load(path, meaning=meaning, end_at=(f"t10/{TURNS - 1}",))
+    (graph,) = unrolled(net.file(h)).subgraphs[:1]
+    assert [graph.tensors[number].name for number in graph.outputs] == ["t1"]
+
+
+def test_a_loop_without_turns_leaves_its_variables():
+    net, _ = looping_net(turns=0)
+    at, h, through = net.operators[0].outputs
+    graph = unrolled(net.file(at, h, through)).subgraphs[0]
+    found = [graph.tensors[number] for number in graph.outputs]
+    assert [tensor.name for tensor in found] == [
+        net.tensors[number].name for number in (at, h, net.inputs[0])
+    ]
+    assert found[0].array == 0
+    np.testing.assert_array_equal(found[1].array, net.tensors[net.operators[0].inputs[1]].array)
+
+
+def test_messages_name_the_place_in_the_file():
+    net, y = looping_net()
+    body = net.others[1]
+    wrong = replace(body.operators[-1], op="CUSTOM foo", options={})
+    net.others[1] = replace(body, operators=(*body.operators[:-1], wrong))
+    place = f"operator 0 (WHILE), turn 0, operator {len(body.operators) - 1} (CUSTOM foo)"
+    assert place in refused(net.file(y))
+    net, y = looping_net()
+    net.operators[1] = replace(net.operators[1], op="CUSTOM foo", options={})
+    assert "\n  operator 1 (CUSTOM foo)" in refused(net.file(y))
 
 
 @pytest.mark.slow

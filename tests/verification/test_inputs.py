@@ -381,3 +381,10 @@ def test_a_seed_draws_random_samples_only(samples, found):
     check_seed(3, "random:5")
     with pytest.raises(InputError, match=rf"--seed 3: expected samples random:N, .*found {found};"):
         check_seed(3, samples)
+
+
+@pytest.mark.parametrize("seed", ["a", -1, 1 << 32, 1.0, True])
+def test_a_seed_is_a_whole_number(seed):
+    check_seed(np.int64(3), "random:5")
+    with pytest.raises(InputError, match=r"--seed: expected a whole number from 0 to 4294967295, "):
+        check_seed(seed, "random:5")

@@ -9,7 +9,6 @@ import typer
 
 from samebits.cli.messages import Interrupted
 from samebits.cli.options import (
-    SEEDS,
     Architecture,
     AsJson,
     Data,
@@ -21,6 +20,7 @@ from samebits.cli.options import (
 from samebits.cli.output import RunProgress, show, working
 from samebits.errors import InputError
 from samebits.recipes import Execution, Numerics, Optimizer, Recomputation, Training
+from samebits.recipes.training import SEEDS
 
 MOST_SEEDS = 1000
 

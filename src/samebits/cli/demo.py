@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import SEEDS, AsJson, Quiet, Threads, whole
+from samebits.cli.options import AsJson, Quiet, Threads, whole
 from samebits.cli.output import RunProgress, show, working
+from samebits.recipes.training import SEEDS
 
 
 def demo_command(

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from samebits.cli.options import SEEDS, Arch, AsJson, Quiet, reads, real, whole
+from samebits.cli.options import Arch, AsJson, Quiet, reads, real, whole
 from samebits.cli.output import show, working
+from samebits.recipes.training import SEEDS
 
 
 @reads({})

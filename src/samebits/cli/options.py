@@ -16,10 +16,9 @@ from samebits.errors import InputError
 from samebits.ledger import memory_limit
 from samebits.recipes import Reading, Recipe, option_of, read_recipes
 from samebits.recipes.record import expected, flag_of, kind_of, taken
-from samebits.recipes.training import ARCHITECTURES
+from samebits.recipes.training import ARCHITECTURES, SEEDS
 
 SIZE_DIGITS = 9  # of one size of a shape: more cannot be meant
-SEEDS = 2**32 - 1
 
 
 def whole(

@@ -49,7 +49,8 @@ class LiteOperator:
     """An operator; `inputs` and `outputs` are numbers of tensors, -1 an optional input left out.
 
     op: its name, "CUSTOM" and a name of one that no runtime has by itself, or "operator" and a
-    number that is unknown here. options: those of `schema.OPTIONS_OF`, with defaults filled in
+    number that is unknown here. options: those of `schema.OPTIONS_OF`, with defaults filled in.
+    place: where messages say that it stands in its file
     """
 
     op: str
@@ -57,6 +58,10 @@ class LiteOperator:
     outputs: tuple[int, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
+    place: str = field(default="operator", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.op})"
 
 
 @dataclass(frozen=True, eq=False)

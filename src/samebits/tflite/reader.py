@@ -279,7 +279,8 @@ class _Reader:
             op = f"{CUSTOM} {code['custom_code']}"
         inputs = self.indices(found["inputs"], "inputs", -1, tensors)
         outputs = self.indices(found["outputs"], "outputs", 0, tensors)
-        return LiteOperator(op, inputs, outputs, self.options(op, found), code["version"])
+        options, place = self.options(op, found), self.place[1]
+        return LiteOperator(op, inputs, outputs, options, code["version"], place)
 
     def options(self, op: str, found: Found) -> Mapping[str, Any]:
         if op not in OPTIONS_OF:

@@ -49,12 +49,12 @@ def explicit(file: File) -> tuple[Subgraph, tuple[LiteState, ...]]:
     graph = file.subgraphs[0]
     places = _Variables(file)
     operators = []
-    for position, operator in enumerate(graph.operators):
+    for operator in graph.operators:
         if operator.op in KEEPING:
             try:
                 places.step(operator)
             except (InputError, UnsupportedError) as error:
-                raise type(error)(f"operator {position} ({operator.op}): {error}") from None
+                raise type(error)(f"{operator}: {error}") from None
         else:
             moved = tuple(places.stands.get(number, number) for number in operator.inputs)
             operators.append(replace(operator, inputs=moved))

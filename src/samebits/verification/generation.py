@@ -59,6 +59,7 @@ def request_of(
     size = logits.size
     prompt = [_whole(token, f"{where}: expected whole numbers as tokens") for token in prompt]
     count = _whole(count, f"{where}: expected a whole number of tokens")
+    seed = _whole(seed, f"{where}: expected a whole number as seed")
     wrong = [t for t in prompt if not 0 <= t < size]
     if not prompt or wrong:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from samebits.model import Model
 from samebits.npu.simulator.simulate import binary16_input
 from samebits.numerics import philox
 from samebits.recipes.reading import reading_of
+from samebits.recipes.training import SEEDS
 from samebits.samples import gather
 from samebits.spec.formats import round_binary32, round_real
 
@@ -162,7 +164,13 @@ def is_random(given: Any) -> bool:
 
 
 def check_seed(seed: int | None, given: Any) -> None:
-    """Raise InputError for a seed of samples that are not random:N."""
+    """Raise InputError for a seed that is none, and for one of samples that are not random:N."""
+    whole = seed is None or (isinstance(seed, Integral) and not isinstance(seed, bool))
+    if not whole or not 0 <= (seed or 0) <= SEEDS:
+        raise InputError(
+            f"--seed: expected a whole number from 0 to {SEEDS}, found {seed!r:.80}; leave it out "
+            "for 0"
+        )
     if seed is not None and not is_random(given):
         found = "none" if given is None else name_of(given) or "others"
         raise InputError(

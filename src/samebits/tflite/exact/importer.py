@@ -53,7 +53,7 @@ class _Importer:
         needed = self._needed()
         for position, operator in enumerate(graph.operators):
             if needed[position]:
-                self._operator(position, f"operator {position} ({operator.op})")
+                self._operator(position, str(operator))
         self._raise_problems()
         return remove_dead(self.builder.build([self._output(number) for number in graph.outputs]))
 

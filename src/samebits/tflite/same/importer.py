@@ -99,7 +99,7 @@ class _Importer:
         """Translate one operator; the tensors that it would write, where it is not taken."""
         graph = self.graph
         operator = graph.operators[position]
-        where = f"operator {position} ({operator.op})"
+        where = str(operator)
         hint = f"{operator.op}_{position}"
         node = SameNode(self.builder, graph, operator, self.values, self.runtime, hint)
         try:

@@ -22,6 +22,7 @@ from samebits.tflite.same.multiplier import ends
 from samebits.tflite.same.versions import Runtime
 
 KINDS = ("int8", "int16")  # of activations
+CHANNEL_BYTES = 160  # that a bias, its sums and their bounds take for one of them
 ENDS = (*KINDS, "uint8")  # of what QUANTIZE takes and gives
 
 
@@ -101,6 +102,7 @@ class SameNode:
 
         index: of the input that may hold it. rows: the weights [outputs, ...].
         """
+        ledger.keep(CHANNEL_BYTES * len(rows), self.hint)  # of turns, the weights may be the same
         codes = np.zeros(len(rows), np.int64)
         if index is not None and self.has(index):
             given, dtype = self.array(index, "bias"), self.tensor(index).dtype
