@@ -10,9 +10,9 @@
  * and begins every sum with -LIFT times that of the weights.
  *
  * Bounds: a forward sum has at most 2**16 products of 8 bits (MAX_PRODUCTS of kernels/geometry.py),
- * so it stays below 2**30, and with bytes up to 255 in place of x below 2**31. For gradients of 16 bits the caller proves that 32 bits hold every sum
- * (samebits_reach in pointwise.c) or asks for `wide` ones: 64 bits, to which the tile is flushed
- * every FLUSH_PAIRS pairs.
+ * so it stays below 2**30, and with bytes up to 255 in place of x below 2**31. For gradients of 16
+ * bits the caller proves that 32 bits hold every sum (samebits_reach in pointwise.c) or asks for
+ * `wide` ones: 64 bits, to which the tile is flushed every FLUSH_PAIRS pairs.
  *
  * The input gradient with a stride s: input row i gets output row (i + pad - a * dil) / s from tap
  * a where s divides it. Rows with the same (i + pad) % s meet the same taps, so each residue of
