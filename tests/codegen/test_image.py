@@ -22,7 +22,6 @@ from samebits.codegen.image import (
     HEAD,
     LARGEST,
     TRAINED,
-    UNTRAINED,
     WeightImage,
     read_head,
     sealed,
@@ -87,6 +86,13 @@ int main(int count, char **words) {
     return 0;
 }
 """
+
+# Structs of parameters without numbers that follow from weights and scales. How many branches trees
+# have, and of what types, is their shape; sampling is of a program around the model.
+UNTRAINED = {
+    *("linear_sums", "rolled", "shape", "requantize", "table", "argmax", "top_k", "copy"),
+    *("gather", "take", "scatter", "trees", "sampling"),
+}
 
 
 def trained(seed: int, width: int = 8, version: str = "") -> sb.Network:

@@ -67,15 +67,6 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
     "fill": ("code",),
 }
 """The numbers of each struct of parameters that follow from weights and scales."""
-UNTRAINED = frozenset(
-    {
-        *("linear_sums", "rolled", "shape", "requantize", "table", "argmax", "top_k", "copy"),
-        *("gather", "take", "scatter"),
-        "trees",  # how many branches there are, and of what types, is their shape
-        "sampling",  # of a program around the model
-    }
-)
-"""The structs of parameters that have no such numbers of their own."""
 OPTIONAL = {"rescale": ("multipliers", "shifts")}  # arrays that not every form has
 NONE: Array = np.zeros(0, np.int8)
 
