@@ -255,21 +255,21 @@ static int64_t tile(const Product *p, const Rooms *r, const Operands *o, int64_t
                     int64_t unit, int64_t lines, int64_t pairs, int first) {
     int64_t columns = p->kh * p->kw * p->c, run = p->run * 2 * LANES, row[2] = {0, 0};
     int64_t vecs = SAMEBITS_MIN(2, p->units - unit), largest = 0, tops[LANES] = {0};
+    int64_t per = MR / p->halves, m = SAMEBITS_MIN(per, p->og - block * per), size = 4 << o->wide;
+    int64_t to[2], n[2]; /* where the tile's first channel has each part of the columns */
     const int16_t *part[2] = {r->patches, r->patches};
     for (int64_t v = 0; v < vecs; v++) {
-        int64_t tap = (unit + v) / p->parts, reach = tap % p->kw * p->s.dil_w;
+        int64_t tap = (unit + v) / p->parts, at = (unit + v) % p->parts, c = at * LANES;
+        int64_t reach = tap % p->kw * p->s.dil_w;
         row[v] = tap / p->kw;
-        part[v] += ((unit + v) % p->parts * p->phases + reach % p->stride) * p->rows * run;
+        part[v] += (at * p->phases + reach % p->stride) * p->rows * run;
         part[v] += reach / p->stride * 2 * LANES;
+        to[v] = (p->o0 + block * per) * columns + tap * p->c + c;
+        n[v] = SAMEBITS_MIN(LANES, p->c - c);
+        for (int64_t i = 0; i < m; i++) /* what the sums will be added to comes meanwhile */
+            for (int64_t byte = 0; byte < LANES * size; byte += 64)
+                __builtin_prefetch((char *)o->dw + (to[v] + i * columns) * size + byte, 1);
     }
-    int64_t per = MR / p->halves, m = SAMEBITS_MIN(per, p->og - block * per), size = 4 << o->wide;
-    for (int64_t i = 0; i < m; i++) /* what the sums will be added to comes meanwhile */
-        for (int64_t v = 0; v < vecs; v++) {
-            int64_t tap = (unit + v) / p->parts, c = (unit + v) % p->parts * LANES;
-            const char *to = (const char *)o->dw +
-                             ((p->o0 + block * per + i) * columns + tap * p->c + c) * size;
-            for (int64_t at = 0; at < LANES * size; at += 64) __builtin_prefetch(to + at, 1);
-        }
     const int16_t *a = r->gradients + block * p->block;
     int32_t sums[MR][NR];
     Acc acc;
@@ -283,15 +283,11 @@ static int64_t tile(const Product *p, const Rooms *r, const Operands *o, int64_t
             acc_panel(&acc, a, b0, b0, pairs, 1);
     }
     acc_store(&acc, sums);
-    for (int64_t v = 0; v < vecs; v++) {
-        int64_t tap = (unit + v) / p->parts, c = (unit + v) % p->parts * LANES;
-        int64_t n = SAMEBITS_MIN(LANES, p->c - c);
-        int64_t to = (p->o0 + block * per) * columns + tap * p->c + c;
+    for (int64_t v = 0; v < vecs; v++)
         if (p->halves == 2)
-            add_part(p, sums, 2, m, v * LANES, n, first, o->wide, to, o->dw, tops);
+            add_part(p, sums, 2, m, v * LANES, n[v], first, o->wide, to[v], o->dw, tops);
         else
-            add_part(p, sums, 1, m, v * LANES, n, first, o->wide, to, o->dw, tops);
-    }
+            add_part(p, sums, 1, m, v * LANES, n[v], first, o->wide, to[v], o->dw, tops);
     for (int64_t j = 0; j < LANES; j++) largest = SAMEBITS_MAX(largest, tops[j]);
     return largest;
 }
