@@ -36,7 +36,8 @@ SEQUENCES = RNG.normal(size=(6, 5, 4)).astype(np.float32)
 FUNCTIONS = [
     *("audit", "compare", "compile_training", "concord", "convert", "doctor", "evaluate"),
     *("explain", "fit", "inspect", "load", "measure_device", "memory_limit", "plan"),
-    *("prepared", "quantize", "read", "report", "ship", "simulate", "within"),
+    *("prepared", "profile_training", "quantize", "read", "report", "ship", "simulate"),
+    "within",
 ]
 RECORDS = [*(kind.__name__ for kind in RECIPES.values() if kind is not Reading), "Network"]
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         fit,
         inspect,
         load,
+        profile_training,
         quantize,
         report,
     )
@@ -81,7 +82,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             *("audit", "convert", "evaluate", "fit", "inspect", "load"),
-            *("quantize", "report"),
+            *("profile_training", "quantize", "report"),
         ),
         "samebits.api",
     ),
@@ -117,6 +118,7 @@ __all__ = [
     "memory_limit",
     "plan",
     "prepared",
+    "profile_training",
     "quantize",
     "read",
     "report",

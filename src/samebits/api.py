@@ -40,6 +40,7 @@ from samebits.recipes import (
 from samebits.results import (
     Audit,
     Evaluation,
+    TrainingProfile,
     TrainingRun,
 )
 from samebits.settled import settled
@@ -439,6 +440,38 @@ def report(
 
         return run_report(run, str(error))
     return net.report(**options, run=run)
+
+
+@settled
+def profile_training(
+    run: str | Path, *, arch: str | nn.Module | None = None, repetitions: int = 5
+) -> TrainingProfile:
+    """Where the time of a run's training step goes on this machine, call by call of its kernels.
+
+    run:  a training folder or a checkpoint; its batches are random ones of its shape, and it stays
+          as it is
+    arch: as `load` takes it
+    repetitions: times are the least of so many
+
+    Raises InputError for what is no such run, UnsupportedError for a step that calls kernels one by
+    one (`train.run.profile`).
+    """
+    from samebits.train.run.engine import BfpEngine
+    from samebits.train.run.profile import profile_step
+    from samebits.train.run.restore import open_run
+
+    if repetitions < 1:
+        raise InputError(f"repetitions: expected at least 1, found {repetitions}")
+    opened = open_run(Path(run), arch, progress.note, shards=None)
+    if not isinstance(opened.engine, BfpEngine):
+        raise InputError(
+            f"{opened.path}: expected a run in BFP, found one in float32, which PyTorch's own "
+            "profiler measures"
+        )
+    progress.stage("measuring a step")
+    return TrainingProfile(
+        str(run), profile_step(opened.engine, opened.random_batch(), repetitions)
+    )
 
 
 @settled

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from samebits.recompute.plan.plan import Plan
     from samebits.train.run.config import TrainConfig
     from samebits.train.run.loop import TrainResult
+    from samebits.train.run.profile import StepProfile
     from samebits.verification.compare import Verdict
     from samebits.verification.trace import Parting
     from samebits.verification.training_trace import TrainingParting
@@ -316,6 +317,24 @@ class Profile(Reported):
         from samebits.reports.profile import profile_report
 
         return profile_report(self.source, self.board, self.layers, self.total)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingProfile(Reported):
+    """Where the time of a training step goes on this machine, kernel call by kernel call."""
+
+    source: str
+    profile: StepProfile
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data; times in seconds."""
+        return {"model": self.source, **asdict(self.profile)}
+
+    def report(self) -> Report:
+        """Tables of layers and kernels, and a chart."""
+        from samebits.reports.step import step_report
+
+        return step_report(self.source, self.profile)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,3 +59,49 @@ def test_in_python(tiny):
     found = sb.load(tiny).profile("cortex-m3", "random:3", seed=2)
     assert found.total > 100
     assert str(found) == str(found.report())
+
+
+def test_a_training_step_on_this_machine(samebits, tmp_path):
+    """Its layers in a table, a page and JSON; the run stays as it is."""
+    run, out = tmp_path / "run", tmp_path / "page.html"
+    sb.fit("digits", "mlp", run, sb.Training(epochs=1, batch=32, limit=8))
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    done = samebits("profile", run, "--train", "--out", out)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"A training step of {run}\n")
+    assert "layer '1' (Linear)" in done.out
+    assert 'aria-label="time of each layer"' in out.read_text()
+    record = json.loads(samebits("profile", run, "--train", "--json").out)
+    assert (record["batch"], record["shards"]) == (32, 1)
+    assert record["whole"] > record["update"] > 0
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (("--board", "cortex-m3"), "--board"),
+        (("--data", "random:2"), "--data"),
+        (("--seed", "0"), "--seed"),
+        (("--resize", "8"), "--resize"),
+    ],
+)
+def test_what_does_not_apply_to_a_training_step(samebits, tmp_path, options, name):
+    done = samebits("profile", tmp_path / "run", "--train", *options)
+    assert done.code == 2
+    assert f"{name} does not apply to --train" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_float_run_has_no_profile_of_kernels(samebits, tmp_path):
+    run = tmp_path / "run"
+    sb.fit(
+        "digits",
+        "mlp",
+        run,
+        sb.Training(epochs=1, batch=32, limit=8),
+        sb.Numerics(numerics="float32"),
+    )
+    done = samebits("profile", run, "--train")
+    assert done.code == 2
+    assert "expected a run in BFP, found one in float32" in done.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,8 @@ from samebits.cli.options import (
 )
 from samebits.cli.output import show, working
 
+RANDOM = "random:1"
+
 
 @reads({})
 def profile_command(
@@ -31,9 +33,21 @@ def profile_command(
     ],
     reading: SampleReading,
     board: Annotated[
-        str, typer.Option(metavar="NAME", help="Board, such as cortex-m3 or cortex-m55.")
-    ] = "cortex-m3",
-    inputs: Samples = "random:1",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Board, such as cortex-m3 or cortex-m55.",
+            show_default="cortex-m3",
+        ),
+    ] = None,
+    inputs: Samples = RANDOM,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Time a training step of a run on this machine instead, by layer and kernel.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         file_ending(
@@ -46,13 +60,28 @@ def profile_command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count the instructions of every layer's C on an emulated board, for the first sample."""
-    with working(quiet, as_json):
-        from samebits import api
+    """Count the instructions of every layer's C on an emulated board, for the first sample.
 
-        (samples,) = api.read_each(reading, inputs)
-        net = api.load(model, arch=arch, meaning=meaning)
-        result = net.profile(board, samples, seed=seed)
+    Of a training run, with --train, time a step of its training on this machine instead.
+    """
+    with working(quiet, as_json):
+        from samebits import adaptation, api
+
+        result: Any
+        if train:
+            others: dict[str, Any] = {
+                "board": board,
+                "data": None if inputs == RANDOM else inputs,
+                "meaning": meaning,
+                "seed": seed,
+                **reading.chosen(),
+            }
+            adaptation.check_train(others)
+            result = api.profile_training(model, arch=arch)
+        else:
+            (samples,) = api.read_each(reading, inputs)
+            net = api.load(model, arch=arch, meaning=meaning)
+            result = net.profile(board or "cortex-m3", samples, seed=seed)
         if out is not None:
             result.report().save(out)
     show(result, as_json, *([] if out is None else [out]))

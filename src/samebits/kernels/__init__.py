@@ -47,6 +47,7 @@ __all__ = [
     "kept_on",
     "number",
     "of",
+    "on_behalf_of",
     "realisation",
     "recording",
     "slots",
@@ -251,6 +252,18 @@ def recording(recorder: RoutineRecorder, part: str) -> Iterator[None]:
             yield
     finally:
         _recorders.pop()
+
+
+def on_behalf_of(layer: str, phase: str | None = None) -> str:
+    """Tell the recorder, if there is one, for which layer kernels are called from here on, and in
+    which phase of a step; gives the layer before."""
+    if not _recorders:
+        return ""
+    recorder = _recorders[-1]
+    before, recorder.layer = recorder.layer, layer
+    if phase is not None:
+        recorder.phase = phase
+    return before
 
 
 @contextlib.contextmanager

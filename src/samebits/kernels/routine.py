@@ -18,7 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from samebits.kernels.tables import Tables
 ALIGNMENT = 64  # bytes
 CHUNK = 256  # numbers that lie together
 MOST_AXES = 8  # of `samebits_copy`
+GEOMETRY, PAIRS = "Conv*", "count"  # parameters of C that tell how many products a call computes
 TYPES: dict[torch.dtype, Any] = {
     torch.int8: ctypes.c_int8, torch.uint8: ctypes.c_uint8, torch.int16: ctypes.c_int16,
     torch.int32: ctypes.c_int32, torch.int64: ctypes.c_int64, torch.float64: ctypes.c_double,
@@ -136,12 +137,27 @@ class _Address:
     value: int
 
 
+class CallFacts(NamedTuple):
+    """The purpose of a call.
+
+    kernel: the name of its function in C
+    layer, phase: on whose behalf it runs (`RoutineRecorder.layer`)
+    products: multiply-adds, where it is a product of matrices or a convolution, else 0
+    """
+
+    kernel: str
+    layer: str
+    phase: str
+    products: int
+
+
 @dataclass
 class _Call:
     """A call: its kernel's number, a word for each argument, and the lists among them."""
 
     kernel: int
     words: list[int | _Address | _Words]
+    facts: CallFacts
 
 
 @dataclass(eq=False)
@@ -158,6 +174,7 @@ class Routine:
     kept: list[Any]
     run_words: Callable[..., int] = field(repr=False)
     moved: Callable[[int], int] = field(repr=False)  # where what lay at an address lies now
+    facts: dict[str, list[CallFacts]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._places = {n: (memory.address_of(v), v.numel()) for n, v in self.parts.items()}
@@ -166,6 +183,21 @@ class Routine:
         """Run the calls of a part; whether all of them could be run (memory, exponents)."""
         found: int = self.run_words(*self._places[part], _threads())
         return found < 0
+
+    def seconds(self, part: str, clock: Callable[[], float]) -> list[float] | None:
+        """Run a part call by call, and give the time that each takes (of `facts`), with some
+        microseconds of Python; None where a call could not be run."""
+        place, words = self._places[part][0], self.parts[part].tolist()
+        at, found = 0, list[float]()
+        while at < len(words):
+            size = 2 + words[at + 1]
+            began = clock()
+            failed = self.run_words(place + 8 * at, size, _threads()) >= 0
+            found.append(clock() - began)
+            if failed:
+                return None
+            at += size
+        return found
 
     def tensor(self, v: Tensor) -> Tensor:
         """A tensor of the recording in the routine's memory."""
@@ -177,7 +209,12 @@ class Routine:
 
 
 class RoutineRecorder(Native):
-    """Native kernels that write down their calls. Use it by `kernels.recording`."""
+    """Native kernels that write down their calls. Use it by `kernels.recording`.
+
+    layer, phase: on whose behalf calls are made, as who makes them says (`kernels.on_behalf_of`)
+    """
+
+    layer, phase = "", ""
 
     def __init__(self, native: Native) -> None:
         super().__init__(library=_Names())
@@ -261,6 +298,7 @@ class RoutineRecorder(Native):
         kinds = library.functions()[function].parameters
         words: list[int | _Address | _Words] = []
         given: list[Any] = []
+        products, pairs = 0, 1
         for argument, (name, kind) in zip(arguments, kinds, strict=True):
             if name == declarations.THREADS:
                 given.append(argument)
@@ -277,6 +315,8 @@ class RoutineRecorder(Native):
                 word, passed = _Address(argument.address), argument.address
             elif isinstance(argument, ctypes.Structure):
                 self._kept.append(argument)
+                if kind == GEOMETRY:
+                    products = products_of(argument)
                 word, passed = _Address(ctypes.addressof(argument)), ctypes.byref(argument)
             elif "*" in kind:
                 word, passed = _Address(argument or 0), argument
@@ -284,11 +324,13 @@ class RoutineRecorder(Native):
                 word, passed = library.bits_of(argument), argument
             else:
                 word = passed = int(argument)
+                pairs = passed if name == PAIRS else pairs
             words.append(word)
             given.append(passed)
         if getattr(self._library, function)(*given):
             raise NotRecordableError(f"{function} fails")
-        self._part.append(_Call(self._numbers[function], words))
+        facts = CallFacts(str(function), self.layer, self.phase, products * pairs)
+        self._part.append(_Call(self._numbers[function], words, facts))
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -424,10 +466,18 @@ class RoutineRecorder(Native):
         kept = [v for v in self._kept if not self._is_own(v)]
         # A tensor may be given other memory: that which calls read lives on.
         kept += [v.untyped_storage() for v in kept if isinstance(v, Tensor)]
-        return Routine(parts, room, kept, self._library.samebits_run, new)
+        facts = {name: [call.facts for call in own] for name, own in self._calls.items()}
+        return Routine(parts, room, kept, self._library.samebits_run, new, facts)
 
     def _is_own(self, v: Any) -> bool:
         return isinstance(v, Tensor) and memory.storage_of(v)[0] in self._own
+
+
+def products_of(geometry: ctypes.Structure) -> int:
+    """Multiply-adds of a convolution, of its gradients too (csrc/training/conv.h)."""
+    s: Any = geometry
+    found: int = s.n * s.oh * s.ow * s.co * (s.ci // s.groups) * s.kh * s.kw
+    return found
 
 
 class _Names:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import RangeError, UnsupportedError
 from samebits.train.layers.base import named_by
 from samebits.train.operation import OperationCall, TrainingOperation, given_out, taken_in
@@ -98,6 +99,7 @@ def forward(
     kept: Kept = []
     for step in graph.instructions:
         operation = step.operation
+        kernels.on_behalf_of(step.where, "forward")
         arguments = [
             values[a.index] if type(a) is Slot else weights[a.index] if type(a) is Parameter else a
             for a in step.arguments
@@ -129,6 +131,7 @@ def backward(graph: TrainingGraph, kept: Kept, grad: BFPValue) -> list[BFPValue 
     found: list[BFPValue | None] = [None] * len(graph.parameters)
     while kept:
         step, call = kept.pop()
+        kernels.on_behalf_of(step.where, "backward")
         given = [gradients.pop(index, None) for index in step.outputs]
         if not step.operation.apart:
             given = [None if g is None else g.summed() for g in given]

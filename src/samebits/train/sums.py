@@ -137,10 +137,13 @@ class Sums:
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
         """Let a RangeError in a with block say where the sums were computed."""
+        layer = kernels.on_behalf_of(self.where)
         try:
             yield
         except RangeError as error:
             raise RangeError(f"{self.where}: {error}" if self.where else str(error)) from None
+        finally:
+            kernels.on_behalf_of(layer)
 
     @property
     def chosen(self) -> int | None:

@@ -78,30 +78,35 @@ int samebits_loss_units(const int64_t *logs, const int64_t *d, int64_t n,
 
 #define SHARE_EXPONENT (-30) /* of the result of a softmax */
 
-/* rne(p * 2**30 / S) of one vector, of the places that are allowed (null: all). p < 2**25 lies in
- * `out` until S is known. The quotient of binary64 is below 2**31 and so less than 1 beside the
- * exact one, which the rest then tells. */
+/* rne(p * 2**30 / S) of one vector, of the places that are allowed (null: all). u and then
+ * p < 2**25 lie in `out` until S is known, in loops of which compilers make vectors. q in binary64
+ * is less than 1/2 + 2**-20 beside the exact quotient, however it is computed; the rest decides. */
 static int64_t softmax_vector(const int32_t *restrict z, int64_t c, int64_t exponent,
                               const uint8_t *restrict allowed, const int64_t *restrict t1,
                               const int64_t *restrict t2, int32_t *restrict out) {
     const Units by = units_of(exponent);
-    int64_t top = INT64_MIN, total = 0;
-    int32_t most = 0;
-    for (int64_t j = 0; j < c; j++)
-        if (!allowed || allowed[j]) top = SAMEBITS_MAX(top, z[j]);
+    int64_t total = 0;
+    int32_t top = INT32_MIN, most = 0;
+    if (allowed)
+        for (int64_t j = 0; j < c; j++) top = SAMEBITS_MAX(top, allowed[j] ? z[j] : INT32_MIN);
+    else
+        for (int64_t j = 0; j < c; j++) top = SAMEBITS_MAX(top, z[j]);
     for (int64_t j = 0; j < c; j++) {
-        out[j] = !allowed || allowed[j] ? (int32_t)power(top - z[j], by, t1, t2) : 0;
-        total += out[j];
+        int64_t d = (int64_t)top - z[j];
+        out[j] = (int32_t)units(SAMEBITS_MAX(d, 0), by); /* one that is not allowed may be larger */
     }
+    if (allowed)
+        for (int64_t j = 0; j < c; j++) out[j] = allowed[j] ? (int32_t)power(out[j], t1, t2) : 0;
+    else
+        for (int64_t j = 0; j < c; j++) out[j] = (int32_t)power(out[j], t1, t2);
+    for (int64_t j = 0; j < c; j++) total += out[j];
     if (total == 0) return 0;
-    const double whole = (double)total;
+    const double each = (double)((int64_t)1 << 30) / (double)total;
     for (int64_t j = 0; j < c; j++) {
-        int64_t p = (int64_t)out[j] << 30, q = (int64_t)((double)p / whole), rest = p - q * total;
-        int64_t below = rest < 0, above = rest >= total;
-        q += above - below;
-        rest += (below - above) * total;
-        int64_t twice = 2 * rest;
-        q += (twice > total) | ((twice == total) & (q & 1));
+        int64_t p = (int64_t)out[j] << 30, q = (int32_t)(out[j] * each + 0.5), odd = q & 1;
+        int64_t twice = 2 * (p - q * total);
+        q -= (total - twice - odd) >> 63;
+        q += (total + twice - odd) >> 63;
         out[j] = (int32_t)q;
         most = SAMEBITS_MAX(most, out[j]);
     }

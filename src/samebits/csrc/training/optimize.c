@@ -184,12 +184,10 @@ static Gradient resolved(const Part *parts, int64_t count, int64_t n, const Desk
         int64_t own = exponent_of(parts + i) - e; /* above 0 of zeros alone */
         desk->addends[i] = (Addend){parts[i].codes, parts[i].width, SAMEBITS_MIN(own, 0)};
     }
-    if (count > 1) {
-        largest = samebits_add_grad(desk->addends, count, n, 0, NULL, desk->threads);
-        if (largest == 0) e = LOWEST;
-        while (scale64(largest, shift_by(-by)) > LARGEST_CODE) by++;
-    }
-    samebits_add_grad(desk->addends, count, n, -by, desk->sum, desk->threads);
+    largest = samebits_add_grad(desk->addends, count, n, 0, desk->sum, desk->threads);
+    if (count > 1 && largest == 0) e = LOWEST;
+    while (scale64(largest, shift_by(-by)) > LARGEST_CODE) by++;
+    if (by) samebits_add_grad(desk->addends, count, n, -by, desk->sum, desk->threads);
     return (Gradient){desk->sum, NULL, e + by, 0, 0};
 }
 

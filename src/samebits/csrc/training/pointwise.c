@@ -105,41 +105,55 @@ int64_t samebits_reach(const int8_t *restrict w, int64_t groups, int64_t outer, 
 
 #define ADD_BLOCK 1024 /* elements whose sums stay in the first-level cache */
 
+/* sum = (first ? 0 : sum) + rne(v * 2**by), of a part whose codes have `type`. */
 #define ADD_SCALED(name, type)                                                                 \
-    static void name(const type *restrict v, int64_t n, Shift s, int64_t *restrict sum) {      \
-        for (int64_t i = 0; i < n; i++) sum[i] += scale64(v[i], s);                            \
+    static void name(const type *restrict v, int64_t n, int64_t by, int first,                 \
+                     int64_t *restrict sum) {                                                  \
+        Shift s = shift_by(by);                                                                \
+        if (first && by == 0)                                                                  \
+            for (int64_t i = 0; i < n; i++) sum[i] = v[i];                                     \
+        else if (first)                                                                        \
+            for (int64_t i = 0; i < n; i++) sum[i] = scale64(v[i], s);                         \
+        else if (by == 0)                                                                      \
+            for (int64_t i = 0; i < n; i++) sum[i] += v[i];                                    \
+        else                                                                                   \
+            for (int64_t i = 0; i < n; i++) sum[i] += scale64(v[i], s);                        \
     }
 ADD_SCALED(add_scaled16, int16_t)
 ADD_SCALED(add_scaled32, int32_t)
 
 static int64_t add_grad_range(const Addend *parts, int64_t count, int64_t first, int64_t n,
-                              Shift s, int32_t *restrict out) {
+                              int64_t exponent, int32_t *out) {
     int64_t sum[ADD_BLOCK], top = 0;
+    Shift s = shift_by(exponent);
     for (int64_t at = 0; at < n; at += ADD_BLOCK) {
-        int64_t size = SAMEBITS_MIN(n - at, ADD_BLOCK);
-        memset(sum, 0, sizeof sum);
+        int64_t size = SAMEBITS_MIN(n - at, ADD_BLOCK), place = first + at;
         for (int64_t p = 0; p < count; p++) {
-            Shift by = shift_by(parts[p].by);
-            if (parts[p].width == 16)
-                add_scaled16((const int16_t *)parts[p].codes + first + at, size, by, sum);
+            const Addend *part = parts + p;
+            if (part->width == 16)
+                add_scaled16((const int16_t *)part->codes + place, size, part->by, p == 0, sum);
             else
-                add_scaled32((const int32_t *)parts[p].codes + first + at, size, by, sum);
+                add_scaled32((const int32_t *)part->codes + place, size, part->by, p == 0, sum);
         }
-        for (int64_t i = 0; out && i < size; i++) out[first + at + i] = (int32_t)scale64(sum[i], s);
-        for (int64_t i = 0; !out && i < size; i++) {
+        for (int64_t i = 0; i < size; i++) {
             int64_t v = samebits_magnitude64(sum[i]);
             top = SAMEBITS_MAX(top, v);
         }
+        if (out && exponent == 0)
+            for (int64_t i = 0; i < size; i++) out[place + i] = (int32_t)sum[i];
+        else if (out)
+            for (int64_t i = 0; i < size; i++) out[place + i] = (int32_t)scale64(sum[i], s);
     }
     return top;
 }
 
-/* The sum of all rne(codes * 2**by), by <= 0: the largest magnitude (out == NULL), or the sum times
- * 2**exponent rounded once more to 32 bits (1.3). Less than 2**30 addends. */
+/* The sum of all rne(codes * 2**by), by <= 0, times 2**exponent rounded once more to 32 bits (1.3);
+ * out == NULL: nothing is written. Gives the largest magnitude of the sum, not yet rounded: where
+ * that is more than 32 bits hold, what was written at the exponent 0 is nothing. Less than 2**30
+ * addends. */
 int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
                           int32_t *out, int threads) {
-    Shift s = shift_by(exponent);
     int64_t top = 0;
-    PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, s, out))
+    PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, exponent, out))
     return top;
 }

@@ -28,13 +28,16 @@ SAMEBITS_INLINE Units units_of(int64_t exponent) {
                    shift > 0 ? 0 : shift < -63 ? 63 : (int)-shift};
 }
 
-/* p of a code at a distance d from the largest. Tables have 256 entries. */
-SAMEBITS_INLINE int64_t power(int64_t d, Units by, const int64_t *t1, const int64_t *t2) {
+/* u of a code at a distance d from the largest, at most 2**21. */
+SAMEBITS_INLINE int64_t units(int64_t d, Units by) {
     const int64_t log2_e = 1549082005, cap = (int64_t)1 << 21;
-    int64_t u = d * log2_e >> by.right;
-    u = u > cap >> by.left ? cap : u << by.left;
-    const int64_t f = u & 65535, whole = u >> 16;
-    return whole > 24 ? 0 : (t1[f >> 8] * t2[f & 255] >> 30) >> (6 + whole);
+    const int64_t u = d * log2_e >> by.right;
+    return u > cap >> by.left ? cap : u << by.left;
+}
+
+/* p of u. Tables have 256 entries of at most 2**30: where u >> 16 is above 24 no bit is left. */
+SAMEBITS_INLINE int64_t power(int64_t u, const int64_t *t1, const int64_t *t2) {
+    return (t1[u >> 8 & 255] * t2[u & 255] >> 30) >> (6 + (u >> 16));
 }
 
 /* p of a row z[c] whose largest code is `top`; their sum. */
@@ -43,7 +46,7 @@ SAMEBITS_INLINE int64_t powers(const int32_t *z, int64_t c, int64_t top, int64_t
     const Units by = units_of(exponent);
     int64_t total = 0;
     for (int64_t j = 0; j < c; j++) {
-        p[j] = power(top - z[j], by, t1, t2);
+        p[j] = power(units(top - z[j], by), t1, t2);
         total += p[j];
     }
     return total;

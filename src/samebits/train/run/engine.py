@@ -233,7 +233,7 @@ class BfpEngine(Engine):
         Running state waits for the last shard, and for those of the other workers.
         """
         if self.recorder is None and self.forward is None:  # nobody hears or changes what it does
-            usual = self._recorded.get(batch[0].shape)
+            usual = self.recorded(batch)
             if usual is not None and (found := usual(batch, lr, step)) is not None:
                 return found
         self._start(lr)
@@ -255,6 +255,16 @@ class BfpEngine(Engine):
         for loss in losses:  # in this order: `sum` compensates in some versions of Python
             total += loss
         return total / self._shards
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the last step, or that which the optimizer began with."""
+        found: float = self.optimizer.param_groups[0]["lr"]
+        return found
+
+    def recorded(self, batch: Batch) -> UsualStep | LateUsualStep | None:
+        """The recorded step for batches like this one, if there is one yet."""
+        return self._recorded.get(batch[0].shape)
 
     def islands(self) -> list[str]:
         own = self._criterion.island() if isinstance(self._criterion, OwnLoss) else []

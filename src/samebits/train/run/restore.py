@@ -31,7 +31,7 @@ from samebits.train.run.checkpoint import (
 )
 from samebits.train.run.config import TrainConfig
 from samebits.train.run.device import CPU
-from samebits.train.run.engine import Engine
+from samebits.train.run.engine import Batch, Engine
 from samebits.train.run.loop import make_engine
 from samebits.train.run.record import CONFIG, RESULT, first_difference, read_json
 from samebits.train.run.structure import KEY, check_network, network_sha256
@@ -171,7 +171,7 @@ def _without_exponents(
 
 @dataclass(frozen=True, eq=False)
 class StoppedRun:
-    """A run after a step, with all that it takes to train on, in one shard.
+    """A run after a step, with all that it takes to train on.
 
     input_shape: as Dataset.input_shape
     """
@@ -181,25 +181,44 @@ class StoppedRun:
     config: TrainConfig
     checkpoint: Checkpoint
     input_shape: Shape
+    classes: int
     task: str
+
+    def random_batch(self) -> Batch:
+        """As many random samples and classes as a step of the run takes."""
+        draws = torch.Generator(device="cpu").manual_seed(self.config.seed)
+        one = zero_input(self.input_shape, self.checkpoint.config.get("rows") is True)
+        samples = one.expand(self.config.batch, *one.shape[1:]).clone()
+        is_text = not samples.is_floating_point()
+        classes = samples.clone() if is_text else samples.new_zeros(len(samples), dtype=torch.int64)
+        if is_text:
+            samples.random_(0, self.classes, generator=draws)
+        else:
+            samples.normal_(generator=draws)
+        return samples, classes.random_(0, self.classes, generator=draws)
 
 
 @ledger.load()
 def open_run(
-    path: Path, arch: str | nn.Module | None = None, say: Callable[[str], None] = lambda text: None
+    path: Path,
+    arch: str | nn.Module | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    shards: int | None = 1,
 ) -> StoppedRun:
     """The run of a training folder or checkpoint, where its training stands.
 
-    `arch` is as `restore_engine` takes it. Raises InputError or CheckpointError.
+    `arch` is as `restore_engine` takes it. shards: of a step; None: those of the run. Raises
+    InputError or CheckpointError.
     """
     found, checkpoint = open_checkpoint(path, say)
-    config, shape, _ = _restored_config(found, checkpoint)
-    engine, _, _ = _restored(found, checkpoint, arch, shards=1)
+    config, shape, classes = _restored_config(found, checkpoint)
+    engine, _, _ = _restored(found, checkpoint, arch, shards=shards)
     try:
         engine.optimizer.load_state_dict(checkpoint.optimizer)
     except (LookupError, TypeError, ValueError) as error:
         raise _not_written(found, InputError(str(error))) from error
-    return StoppedRun(found, engine, config, checkpoint, shape, _task(found, checkpoint))
+    task = _task(found, checkpoint)
+    return StoppedRun(found, engine, config, checkpoint, shape, classes, task)
 
 
 def trained_shape(path: Path, checkpoint: Checkpoint) -> Shape:
