@@ -1,4 +1,5 @@
-"""Time and memory of one training step: BFP against float32 PyTorch, its bf16 and torchao's int8.
+"""Time and memory of one training step: BFP against float32 PyTorch, bf16 autocast, compiled too,
+and torchao's int8.
 
     python benchmarks/bench_train.py --out runs/bench_train.json
     python benchmarks/bench_train.py --device cuda --out runs/bench_gpu.json
@@ -9,7 +10,15 @@ compiled.
 Time. Every variant takes turns with float32 (A, B, A, B, ...) in a process of its own: a change in
 the machine's load meets both, and the threads and memory of one variant do not weigh on another. A
 variant's ratio is its time over float32's of the same repetition. A step is everything from real
-images to updated parameters: input quantization, forward, loss, backward, optimizer.
+images to updated parameters: input quantization, forward, loss, backward, optimizer; of BFP it is
+the step that `samebits train` takes. One thread on a CPU is timed by the thread's own clock, which
+does not count what others do on the machine; more threads, and GPUs, by the wall's.
+
+Products. Of the step in one shard: multiply-adds a second of the forward products, input gradients
+and weight gradients, beside what this processor's instructions do here in registers (peaks.c). The
+floor is the time that the products alone would take at these peaks: bytes by bytes (vpdpbusd)
+forward, 16 bits by 8 (vpdpwssd) for input gradients, and two of these for the 32 bits of weight
+gradients.
 
 Memory. Every (model, variant) runs in fresh processes with one thread:
   peak_tensor_bytes  largest sum of live tensor allocations during a step, parameters and optimizer
@@ -18,13 +27,16 @@ Memory. Every (model, variant) runs in fresh processes with one thread:
   peak_rss_bytes     growth of the resident set over its size after the model was built; what
                      the system sees: allocator slack and code pages included, and noisy.
   persistent_bytes   distinct tensor storages alive between two steps, gradients released, that were
-                     not there before the model was built.
+                     not there before the model was built. The room that a recorded step works in
+                     lies there between steps too; it is in the peak, and not in these.
+  page_faults        of a step, without the disk, after the first steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import math
 import os
@@ -36,7 +48,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -49,23 +61,46 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 from figures import table
 
+if TYPE_CHECKING:
+    from samebits.train.run.engine import BfpEngine
+
 BATCH = 64
 CLASSES = 10
 LEARNING_RATE, MOMENTUM = 0.01, 0.9
-SHARD = 32  # the default number of samples in a shard
-WARM_UP = 3  # steps before measuring: first-use compilation, momentum buffers, caches
+SHARDS = 2  # the default: one per 32 samples
+WARM_UP = 4  # steps before measuring: first-use compilation, momentum buffers, recorded steps
 TARGET_SECONDS = 0.1  # shortest time of one repetition; small models repeat the step
+PEAKS = Path(__file__).with_name("peaks.c")
 
-MODELS = ("mlp", "lstm", "resnet8", "resnet18", "vit")
+VOCABULARY, CONTEXT, TEXTS = 96, 128, 16  # of gpt
+SHAPES = {"mlp": (1024,), "cnn": (1, 8, 8)}  # of a sample; the others take images of 3x32x32
+IMAGE = (3, 32, 32)
+MODELS = ("mlp", "cnn", "resnet8", "resnet18", "mobilenetv2", "lstm", "gpt", "vit")
 BASELINE = "float32"
 # name -> what it is. The first is the baseline.
 VARIANTS = {
     "float32": "PyTorch float32",
-    "bf16-autocast": "PyTorch, products in bfloat16 by autocast (float32 weights)",
+    "float32-channels-last": "PyTorch float32, images and weights channels last",
+    "bf16-autocast": "PyTorch, products in bfloat16 by autocast (float32 weights); channels last",
+    "bf16-compiled": "the same through torch.compile",
     "bfp-1-shard": "samebits BFP, the batch in one shard",
-    "bfp": f"samebits BFP, default shards ({BATCH // SHARD} of {SHARD})",
+    "bfp": f"samebits BFP, default shards ({SHARDS})",
     "torchao-int8-mixed": "torchao int8 mixed-precision training (float32 weights, int8 products)",
     "torchao-int8-weights": "torchao int8 weights with stochastic rounding, float products",
+}
+BFP_SHARDS = {"bfp-1-shard": 1, "bfp": SHARDS}
+OTHERS = ("bf16-compiled", "torchao-int8-mixed", "torchao-int8-weights")  # which may not run here
+# Kernels of a step by what they compute (train/run/profile.py).
+PRODUCTS = {
+    "forward": ("products", "batch_products"),
+    "input gradients": ("input_gradient", "batch_products_a"),
+    "weight gradients": ("weight_gradient", "batch_products_b"),
+}
+# The instruction that each would use best here, and how many of it a product takes.
+INSTRUCTIONS = {
+    "forward": (("vpdpbusd", 1), ("vpmaddwd", 1)),
+    "input gradients": (("vpdpwssd", 1), ("vpmaddwd", 1)),
+    "weight gradients": (("vpdpwssd", 2), ("vpmaddwd", 2)),
 }
 
 Step = Callable[[], float]  # one training step; returns the loss
@@ -79,10 +114,13 @@ class NotAvailableError(Exception):
 
 
 def batch(model_name: str, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
-    """Seeded images and labels."""
+    """Seeded samples and labels."""
     generator = torch.Generator().manual_seed(1)
-    shape = (1024,) if model_name == "mlp" else (3, 32, 32)
-    images = torch.randn(BATCH, *shape, generator=generator)
+    if model_name == "gpt":
+        size = (TEXTS, CONTEXT)
+        texts, labels = (torch.randint(VOCABULARY, size, generator=generator) for _ in range(2))
+        return texts.to(device), labels.to(device)
+    images = torch.randn(BATCH, *SHAPES.get(model_name, IMAGE), generator=generator)
     labels = torch.randint(CLASSES, (BATCH,), generator=generator)
     return images.to(device), labels.to(device)
 
@@ -95,7 +133,9 @@ def float_model(model_name: str) -> nn.Module:
         return nn.Sequential(*hidden, nn.Linear(1024, CLASSES))
     from samebits.train import architectures
 
-    return architectures.build(model_name, (3, 32, 32), CLASSES)
+    if model_name == "gpt":
+        return architectures.gpt(VOCABULARY, CONTEXT)
+    return architectures.build(model_name, SHAPES.get(model_name, IMAGE), CLASSES)
 
 
 def parameter_count(model_name: str) -> int:
@@ -106,11 +146,21 @@ def parameter_count(model_name: str) -> int:
 def build(model_name: str, variant: str, images: torch.Tensor, labels: torch.Tensor) -> Step:
     """A closure that does one step of a variant. Raises NotAvailableError with the reason."""
     model = float_model(model_name).to(images.device)
-    if variant.startswith("bfp"):
-        return bfp_step(model, images, labels, 1 if variant == "bfp-1-shard" else BATCH // SHARD)
+    if variant in BFP_SHARDS:
+        engine = bfp_engine(model, BFP_SHARDS[variant])
+        count = itertools.count()
+        return lambda: engine.step((images, labels), LEARNING_RATE, next(count))
     if variant.startswith("torchao"):
         quantize_with_torchao(model, model_name, variant)
-    return float_step(model, images, labels, variant == "bf16-autocast")
+    elif variant != BASELINE:
+        if images.dim() == 4 and model_name != "lstm":
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            images = images.contiguous(memory_format=torch.channels_last)
+        elif variant == "float32-channels-last":
+            raise NotAvailableError("it has no images")
+        if variant == "bf16-compiled":
+            model = torch.compile(model)  # type: ignore[assignment]
+    return float_step(model, images, labels, variant.startswith("bf16"))
 
 
 def float_step(
@@ -122,7 +172,10 @@ def float_step(
 
     def step() -> float:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
-            loss = criterion(model(images), labels)
+            output = model(images)
+            if output.dim() == 3:  # of texts, which have their classes last
+                output = output.transpose(1, 2)
+            loss = criterion(output, labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -131,26 +184,15 @@ def float_step(
     return step
 
 
-def bfp_step(float_source: nn.Module, images: torch.Tensor, labels: torch.Tensor, n: int) -> Step:
-    """The samebits step, the batch cut into n shards."""
-    from samebits.train import SGD, BFPTensor, CrossEntropyLoss, convert
+def bfp_engine(model: nn.Module, shards: int) -> BfpEngine:
+    """What `samebits train` takes steps with, a batch cut into so many shards."""
+    from samebits.train.run.engine import BfpEngine, OptimizerSettings
 
-    model = convert(float_source)
-    optimizer = SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    criterion = CrossEntropyLoss()
-    shards = list(zip(images.chunk(n), labels.chunk(n), strict=True))
-
-    def step() -> float:
-        total = 0.0
-        for shard_images, shard_labels in shards:
-            loss = criterion(model(BFPTensor.from_real(shard_images, name="input")), shard_labels)
-            (loss / n).backward()
-            total += float(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return total / n
-
-    return step
+    settings = OptimizerSettings(
+        *("sgd", LEARNING_RATE, MOMENTUM), False, weight_decay=0.0, seed=0, rounding="stochastic"
+    )
+    device = next(model.parameters()).device
+    return BfpEngine(model, settings, shards, seed=0, device=device)
 
 
 def quantize_with_torchao(model: nn.Module, model_name: str, variant: str) -> None:
@@ -180,6 +222,9 @@ def measure_time(
 ) -> dict[str, Any]:
     """Step times of all variants, paired by repetition."""
     images, labels = batch(model_name, device)
+    clock = time.perf_counter
+    if device == "cpu" and torch.get_num_threads() == 1:
+        clock = time.thread_time
     steps: dict[str, Step] = {}
     missing: dict[str, str] = {}
     for variant in variants:
@@ -191,17 +236,20 @@ def measure_time(
         except NotAvailableError as error:
             missing[variant] = str(error)
         except Exception as error:
-            if not variant.startswith("torchao"):
+            if variant not in OTHERS:
                 raise
-            # Someone else's prototype: that it fails here is the result, not our failure.
+            # Someone else's: that it fails here is the result, not our failure.
             missing[variant] = f"{type(error).__name__}: {error}".splitlines()[0]
     if missing and len(steps) == 1:  # nothing to pair float32 with
         return {"not_available": missing, "variants": {}}
-    inner = max(1, math.ceil(TARGET_SECONDS / seconds(steps[BASELINE], 1)))
+    inner = max(1, math.ceil(TARGET_SECONDS / seconds(steps[BASELINE], 1, clock)))
     times: dict[str, list[float]] = {variant: [] for variant in steps}
+    faults = dict.fromkeys(steps, 0)
     for _ in range(repetitions):
         for variant, step in steps.items():
-            times[variant].append(seconds(step, inner))
+            before = page_faults()
+            times[variant].append(seconds(step, inner, clock))
+            faults[variant] += page_faults() - before
     return {
         "steps_per_repetition": inner,
         "repetitions": repetitions,
@@ -209,6 +257,7 @@ def measure_time(
         "variants": {
             variant: {
                 "step_seconds": spread(measured),
+                "page_faults": faults[variant] / (inner * repetitions),
                 "ratio": spread(
                     [t / base for t, base in zip(measured, times[BASELINE], strict=True)]
                 ),
@@ -218,19 +267,60 @@ def measure_time(
     }
 
 
-def seconds(step: Step, count: int) -> float:
-    """Mean wall-clock seconds of a step over `count` steps."""
-    start = time.perf_counter()
+def seconds(step: Step, count: int, clock: Callable[[], float]) -> float:
+    """Mean seconds of a step over `count` steps."""
+    start = clock()
     for _ in range(count):
         step()
     if torch.cuda.is_initialized():  # by what was measured: the CPU's times need no GPU
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
+
+
+def page_faults() -> int:
+    """Pages that this process has been given without the disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def spread(values: list[float]) -> dict[str, float]:
     """Median, smallest and largest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def measure_products(model_name: str, repetitions: int) -> dict[str, Any]:
+    """Multiply-adds and seconds of the products of a step in one shard, and of all its calls."""
+    from samebits.train.run.profile import profile_step
+
+    engine = bfp_engine(float_model(model_name), 1)
+    found = profile_step(engine, batch(model_name), repetitions, clock=time.thread_time)
+    products = {}
+    for kind, kernels in PRODUCTS.items():
+        own = [call for call in found.calls if call.kernel in kernels]
+        products[kind] = {
+            "products": sum(call.products for call in own),
+            "seconds": sum(call.seconds for call in own),
+        }
+    return {
+        "products": products,
+        "calls": len(found.calls),
+        "seconds": sum(call.seconds for call in found.calls),
+        "update_seconds": found.update,
+        "step_seconds": found.whole,
+    }
+
+
+def peaks() -> dict[str, float]:
+    """Billions of multiply-adds a second of this processor's instructions; empty without C."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "peaks"
+        command = ["cc", "-O2", "-march=native", str(PEAKS), "-o", str(program)]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return {}
+        done = subprocess.run([program], check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def measure_resident(model_name: str, variant: str) -> dict[str, Any]:
@@ -245,6 +335,7 @@ def measure_resident(model_name: str, variant: str) -> dict[str, Any]:
         loss = step()
     peak = peak_rss()
     gc.collect()
+    before |= working_rooms()
     persistent = sum(size for address, size in live_storages() if address not in before)
     return {
         "peak_rss_bytes": peak - baseline,
@@ -269,6 +360,14 @@ def live_storages() -> set[tuple[int, int]]:
         if address and size:
             found.add((address, size))
     return found
+
+
+def working_rooms() -> set[int]:
+    """Addresses of the memory of recorded steps."""
+    from samebits.kernels.routine import Routine
+
+    found = (o for o in gc.get_objects() if type(o) is Routine)
+    return {routine.memory.untyped_storage().data_ptr() for routine in found}
 
 
 def reset_peak_rss() -> int:
@@ -323,7 +422,9 @@ def measure_allocations(model_name: str, variant: str) -> dict[str, Any]:
     before = [e["args"]["Total Allocated"] for e in memory if e["ts"] < start]
     during = [e["args"]["Total Allocated"] for e in memory if start <= e["ts"] <= end]
     # The batch itself is in both numbers, the same for every variant.
-    return {"peak_tensor_bytes": max(during), "tensor_bytes_between_steps": before[-1]}
+    # A step that was recorded may allocate nothing: what it needs lies there between steps.
+    peak = max([before[-1], *during])
+    return {"peak_tensor_bytes": peak, "tensor_bytes_between_steps": before[-1]}
 
 
 # --- running and reporting ----------------------------------------------------------------------
@@ -386,6 +487,10 @@ def run(
         }
         for count in threads:
             entry["time"][str(count)] = time_pairs(model_name, variants, count, repetitions, device)
+        if device == "cpu" and any(variant in BFP_SHARDS for variant in variants):
+            print(f"{model_name}: products", file=sys.stderr)
+            arguments = ["--worker", "products", "--models", model_name]
+            entry |= in_fresh_process(1, [*arguments, "--repetitions", str(repetitions)])
         missing = entry["time"][str(threads[0])]["not_available"]
         for variant in variants:
             if device != "cpu" or variant in missing:
@@ -400,10 +505,10 @@ def run(
     return results
 
 
-def told(results: list[dict[str, Any]]) -> str:
-    """The table of docs/results.md, and what could not run here."""
-    lines = [table(train({"results": results}).tables["steps"])]
-    for entry in results:
+def told(report: dict[str, Any]) -> str:
+    """The tables of docs/results.md, and what could not run here."""
+    lines = [table(each) for each in train(report).tables.values()]
+    for entry in report["results"]:
         for threads, timed in entry["time"].items():
             for variant, reason in timed["not_available"].items():
                 where = f"{entry['model']}, threads {threads}, {variant}"
@@ -421,7 +526,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repetitions", type=int, default=20)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
-        "--worker", choices=["time", "resident", "allocations"], help=argparse.SUPPRESS
+        "--worker", choices=["time", "products", "resident", "allocations"], help=argparse.SUPPRESS
     )
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -446,16 +551,20 @@ def main() -> None:
             "variants": {name: VARIANTS[name] for name in options.variants},
             "machine": machine,
             "device": options.device,
+            "peaks": peaks() if options.device == "cpu" else {},
+            "instructions": INSTRUCTIONS,
             "results": results,
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        print(told(results), file=sys.stderr)
+        print(told(report), file=sys.stderr)
         return
     torch.set_num_threads(options.threads[0])
     (model_name,) = options.models
     if options.worker == "time":
         outcome = measure_time(model_name, options.variants, options.repetitions, options.device)
+    elif options.worker == "products":
+        outcome = measure_products(model_name, options.repetitions)
     elif options.worker == "resident":
         outcome = measure_resident(model_name, options.variants[0])
     else:

@@ -405,6 +405,7 @@ def train(*runs: Found) -> Findings:
                         *(model, threads, variant),
                         f"{1e3 * measured['step_seconds']['median']:,.2f}",
                         f"{shown} ({ratio['min']:.2f} to {ratio['max']:.2f})",
+                        number(measured["page_faults"]) if "page_faults" in measured else "",
                         *bytes_,
                     ]
                 )
@@ -417,11 +418,44 @@ def train(*runs: Found) -> Findings:
     if ratios:
         extremes(made, ratios)
     columns = [
-        *("model", "threads", "variant", "step, ms", "ratio", "peak of tensors"),
-        *("growth of the process", "bytes kept per parameter"),
+        *("model", "threads", "variant", "step, ms", "ratio", "page faults"),
+        *("peak of tensors", "growth of the process", "bytes kept per parameter"),
     ]
     made.table("steps", columns, rows)
+    _products(made, runs[-1], results)
     return made
+
+
+def _products(made: Findings, found: Found, results: dict[str, Any]) -> None:
+    """Products a second beside the processor's own, and the step that these alone would take."""
+    peaks, rows = found.get("peaks", {}), []
+    for model, each in results.items():
+        floor = 0.0
+        for kind, own in each.get("products", {}).items():
+            speed = own["products"] / own["seconds"] / 1e9 if own["products"] else 0.0
+            name, count = next(
+                ((n, c) for n, c in found["instructions"][kind] if n in peaks), ("", 1)
+            )
+            peak = peaks.get(name, math.inf) / count
+            floor += own["products"] / peak / 1e9
+            share = 100 * own["seconds"] / (each["seconds"] + each["update_seconds"])
+            if own["products"]:
+                made.figures[f"{model}.{slug(kind)}"] = f"{speed:.0f}"
+                rows.append(
+                    [
+                        *(model, kind, f"{own['products'] / 1e6:,.1f}", f"{speed:.1f}"),
+                        f"{100 * speed / peak:.0f} %" if name else "",
+                        f"{share:.0f} %",
+                    ]
+                )
+        float32 = each["time"].get("1", {}).get("variants", {}).get("float32")
+        if floor and float32:
+            ratio = f"{floor / float32['step_seconds']['median']:.2f}"
+            made.figures[f"{model}.floor"] = ratio
+            rows.append([model, "floor of a step, to float32", "", "", ratio, ""])
+    if rows:
+        columns = ["model", "products", "millions", "billions a second", "of the peak", "share"]
+        made.table("products", columns, rows)
 
 
 # --- recomputation --------------------------------------------------------------------------------

@@ -160,11 +160,13 @@ class NativeParts(Eager):
         return out, own[0]
 
     def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
-        """Sums of 32 bits that are known to fit are their own codes."""
+        """Sums of 32 bits that fit are their own codes."""
         if isinstance(exponent, Tensor):
             return super().shorten(acc, largest, exponent)
-        if acc.dtype is I32 and type(largest) is int and 0 < largest <= formats.Q32:
-            return acc, exponent
+        if acc.dtype is I32 and (type(largest) is not int or largest <= formats.Q32):
+            own = self._out()
+            self._run(self._c.samebits_short, self._at(largest), self._at(exponent), own)
+            return acc, own[0]
         acc, n = sums(acc), acc.numel()
         out = torch.empty_like(acc, dtype=I32)
         of_acc, own = (pointer(acc, n, *SUMS), BITS_OF[acc.dtype], n), self._out()

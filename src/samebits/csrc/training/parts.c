@@ -7,7 +7,6 @@
 #include "exponent.h"
 #include "parallel.h"
 #include "parts.h"
-#include "real.h"
 #include "rows.h"
 
 /* Codes of `bits` bits of `type` bits each, one after the other. */
@@ -87,6 +86,12 @@ void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *large
     int64_t by = shorten_by(*largest);
     *own = *largest == 0 ? EXPONENT_MIN : *exponent + by;
     scale(acc, type, n, -by, codes, 32, threads);
+}
+
+/* The exponent of sums of 32 bits that are their own codes (1.2). OUT_OF_RANGE: -2**31 is not. */
+int samebits_short(const int64_t *largest, const int64_t *exponent, int64_t *own) {
+    *own = *largest == 0 ? EXPONENT_MIN : *exponent;
+    return shorten_by(*largest) ? OUT_OF_RANGE : FINE;
 }
 
 #define TIMES(name, from, to)                                                                  \
@@ -188,42 +193,6 @@ int samebits_resolve(const int64_t *parts, int64_t count, int64_t rows, int64_t 
         resolve(sides, count, n, codes + r * n, own + r, threads);
     }
     free(sides);
-    return FINE;
-}
-
-/* A row of real numbers as codes of `bits` bits. */
-static int quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
-    float top = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float size = v[i] < 0 ? -v[i] : v[i];
-        if (size > top || size != size) top = size;
-    }
-    if (!is_finite(top)) {
-        *own = bits_of(top);
-        return NOT_FINITE;
-    }
-    *own = EXPONENT_MIN;
-    if (top != 0) {
-        Scaled s = scaled_of(top);
-        *own = s.exponent + requantize_by(s.mantissa, s.exponent, bits);
-    }
-    if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
-    /* The factor is a power of two that binary64 has: every product is exact. */
-    double factor = power_of_two(-*own);
-    for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest((double)v[i] * factor);
-    return FINE;
-}
-
-/* Rows of n real numbers each as codes of `bits` bits, 4 to 8, each row with the smallest exponent
- * that holds its largest (1.1, 5 and 12.2): one rounding. found: an exponent above 127, or with
- * NOT_FINITE the bits of such a number. */
-int samebits_quantize(const float *v, int64_t rows, int64_t n, int bits, int8_t *codes,
-                      int64_t *own, int64_t *found) {
-    for (int64_t r = 0; r < rows; r++) {
-        int status = quantize(v + r * n, n, bits, codes + r * n, own + r);
-        *found = own[r];
-        if (status != FINE) return status;
-    }
     return FINE;
 }
 
