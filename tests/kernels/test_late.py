@@ -55,6 +55,7 @@ def facts(run) -> str:
 OPTIONS = {
     "adam": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},
     "clip": {"clip_norm": 0.05, "clip_value": 0.02, "nesterov": True},
+    "rows": {"exponents": "row", "weight_decay": 0.1, "label_smoothing": 0.1},
     **{
         name: pytest.param(options, marks=pytest.mark.slow, id=name)
         for name, options in {
@@ -67,6 +68,11 @@ OPTIONS = {
             "shards": {"shards": 2, "clip_norm": 0.1},
             "narrow": {"widths": "6,12,32"},
             "from 16 bits": {"widths": "8,16,16"},
+            "smoothed": {"label_smoothing": 0.1},
+            "rows by adam": {"exponents": "row", "optimizer": "adam", "weight_decay": 0.1},
+            "rows by adamw": {"exponents": "row", "optimizer": "adamw", "weight_decay": 0.1},
+            "rows, clipped": {"exponents": "row", "clip_norm": 0.05, "nesterov": True},
+            "rows of 6 bits": {"exponents": "row", "widths": "6,12,32", "shards": 2},
         }.items()
     },
 }
@@ -98,11 +104,11 @@ def test_steps_of_an_engine_equal_the_cpus_and_wait_for_nothing(options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"exponents": "row"}, {"label_smoothing": 0.1}, {"gradient_bits": 16}, {"shards": 4}],
+    [{"exponents": "row-shift"}, {"gradient_bits": 16}, {"shards": 4}],
     ids=str,
 )
 def test_other_steps_of_an_engine_equal_the_cpus(options):
-    """Those that may wait for the device: by rows, of other losses, of sums over workers."""
+    """Those that may wait for the device: the peaks of channels, sums over workers."""
     found = []
     for name in ("native", "triton"):
         interpreted.realisation()
@@ -325,21 +331,22 @@ RULES = {
 }
 
 
+@pytest.mark.parametrize("by_rows", [False, True], ids=["one exponent", "by rows"])
 @pytest.mark.parametrize("rule", RULES)
-def test_optimizers_at_their_ends(rule):
+def test_optimizers_at_their_ends(rule, by_rows):
     """Steps by gradients of all sizes, zeros among them, beside those in C."""
     rng, ends = random.Random(7), []
     make, options, exponents = RULES[rule]
-    size = 300
-    given = []
+    shape, given = (12, 25), []  # row by row of other sizes, one of them without a gradient
     for e in exponents:
-        top = rng.choice((0, 1, 1000, 0x7F7F7F7F))
-        given.append(([rng.randint(-top, top) for _ in range(size)], e))
+        tops = [rng.choice((0, 1, 1000, 0x7F7F7F7F)) for _ in range(shape[0])]
+        given.append(([[rng.randint(-top, top) for _ in range(25)] for top in tops], e))
     interpreted.realisation()
     for name in ("native", "triton"):
         with kernels.use(name):
             draw = torch.Generator().manual_seed(2)
-            parameter = BFPParameter.from_real(torch.randn(size, generator=draw))
+            values = torch.randn(shape, generator=draw) * 2.0 ** -torch.arange(12).view(-1, 1)
+            parameter = BFPParameter.from_real(values, by_rows=by_rows)
             optimizer = make([parameter], lr=0.01, weight_decay=0.125, **options)
             for codes, exponent in given:
                 parameter.grad = BFPTensor(torch.tensor(codes, dtype=torch.int32), exponent)

@@ -31,7 +31,7 @@ from samebits.train.run.exchange import Exchange
 from samebits.train.run.tasks import OwnLoss, criterion_of, fitting
 from samebits.train.run.trace import Recorder
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
-from samebits.train.whole import UsualStep, is_plain, usual_step
+from samebits.train.whole import UsualStep, smoothing_of, usual_step
 from samebits.train.widths import Widths
 
 # float32 images [N, C, H, W], and int64 labels [N] or another task's (`Dataset.targets`); CPU
@@ -266,7 +266,7 @@ class BfpEngine(Engine):
             self._exchange is not None
             or (self.recorder is not None or self.forward is not None)
             or (batch[0].shape in self._recorded or len(self._recorded) >= MOST_STEPS)
-            or not is_plain(self._criterion)
+            or (smoothing := smoothing_of(self._criterion)) is None
         ):
             return
         graph = self._graphed.known(self.real_input(self._parts(batch)[0][0]))
@@ -275,9 +275,11 @@ class BfpEngine(Engine):
             own = self.model, self.optimizer
             made: UsualStep | LateUsualStep | None
             if kernels.realisation(self._device.type) == "triton":
-                made = LateUsualStep(*own, graph.graph, self._shards, clip, self._device)
+                made = LateUsualStep(
+                    *(*own, graph.graph, self._shards, clip, self._device, smoothing)
+                )
             else:
-                made = usual_step(*own, graph, batch, self._shards, clip)
+                made = usual_step(*own, graph, batch, self._shards, clip, smoothing)
             self._recorded[batch[0].shape] = made
 
     def _clip(self) -> None:
