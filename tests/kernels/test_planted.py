@@ -43,6 +43,22 @@ PLANTED = {
     "a digit left out": (
         "products", "if top > 0x7F7F:", "if top > 0x7F7FFF:", "test_conv.py::test_geometries"
     ),
+    "digit sums that nobody carries": (
+        "parts", "chunk if padded > chunk else 0", "0",
+        "test_conv.py::test_sums_beyond_32_bits[triton-1-135,424 terms]",
+    ),
+    "one exponent for all samples": (
+        "norms", "number(e_z + sample * step, e_z_by)", "number(e_z, e_z_by)",
+        "test_norm.py::test_samples_with_exponents_of_their_own",
+    ),
+    "a variance below zero": (
+        "norms", "tl.where(high < 0, 0.0, ldexp(", "tl.where(high < -9, 0.0, ldexp(",
+        "test_norm.py::test_a_variance_below_zero_is_zero",
+    ),
+    "exponents of other rows": ("updates", "e_w + i // per", "e_w + i // per * 0", ENDS),
+    "rows that all move as one": (
+        "updates", "    own += tl.program_id(0) * _NUMBERS\n", "", ENDS
+    ),
     "sums of codes that are none": (
         "norms", "tl.maximum(tl.max(tl.maximum(low, high), 0), 0)",
         "tl.max(tl.maximum(low, high), 0)", "test_norm.py::test_ties_are_rounded_to_even",
@@ -55,7 +71,7 @@ PLANTED = {
         ENDS,
     ),
     "a step that ends where the flag is up": (
-        "updates", "    if tl.load(flag) == 0:\n        if MOVES", "    if True:\n        if MOVES",
+        "updates", "    if tl.load(flag) == 0:\n        if KEEPS", "    if True:\n        if KEEPS",
         "test_triton.py::test_a_step_out_of_range_changes_nothing",
     ),
     "other random bits of Adam": ("adam", "0x85EB", "0x85ED", ENDS),
