@@ -107,8 +107,9 @@ def test_steps_of_an_engine_equal_the_cpus_and_wait_for_nothing(options):
     [{"exponents": "row-shift"}, {"gradient_bits": 16}, {"shards": 4}],
     ids=str,
 )
-def test_other_steps_of_an_engine_equal_the_cpus(options):
+def test_other_steps_of_an_engine_equal_the_cpus(options, caplog):
     """Those that may wait for the device: the peaks of channels, sums over workers."""
+    caplog.set_level("INFO")
     found = []
     for name in ("native", "triton"):
         interpreted.realisation()
@@ -117,6 +118,7 @@ def test_other_steps_of_an_engine_equal_the_cpus(options):
             losses = [run.step(batch, 0.1, step) for step, batch in enumerate(BATCHES[:4])]
             found.append((losses, facts(run), run.logits(BATCHES[0][0]).tolist()))
     assert found[0] == found[1]
+    assert ("waits for the device" in caplog.text) == ("gradient_bits" in options)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from samebits import kernels
+from samebits import kernels, progress
 from samebits.kernels.routine import NotRecordableError
 from samebits.train.captured import ReplayedStep
 from samebits.train.graph import TrainingGraph
@@ -127,8 +127,9 @@ class LateUsualStep:
             group["lr"] = lr
         try:
             loss = self._step(images.to(self._device), target.to(self._device), step)
-        except NotRecordableError:
+        except NotRecordableError as error:
             self._taken = False
+            progress.note(f"every step waits for the device many times, as {error}")
             return None
         return loss.read()
 

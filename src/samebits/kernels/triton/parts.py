@@ -155,20 +155,30 @@ class TritonParts(Eager):
         """Parts that are all zeros do not count: their exponent is far below any other's."""
         if len(parts) == 1 or any(isinstance(e, Tensor) for _, e in parts):
             return super().resolve(parts)
-        device, owns = parts[0][0].device, list[Tensor]()
-        for codes, exponent in parts:
-            assert isinstance(exponent, int)
-            top = self.largest_of(codes)
-            assert isinstance(top, DeviceNumber)
-            own, by = place(exponent, device)
-            owns.append(torch.where(top.cell > 0, own + by, by_rows._NONE))
-        common = torch.stack(owns).amax()
-        total = None
-        for (codes, _), own in zip(parts, owns, strict=True):
-            addend = self.scale(codes, DeviceNumber(own - common))
-            total = addend if total is None else total + addend
-        assert total is not None
+        owns = self._live(parts)
+        common = owns.amax()
+        addends = (
+            self.scale(codes, DeviceNumber(own - common))
+            for (codes, _), own in zip(parts, owns, strict=True)
+        )
+        total = sum(addends, start=next(addends))
         return self.shorten(total, self.largest_of(total), DeviceNumber(common))
+
+    def _live(self, parts: Sequence[Part]) -> Tensor:
+        """The exponents of parts that are not all zeros, and far below any other in their place."""
+        tops = [tensor_of(self.largest_of(codes), codes.device) for codes, _ in parts]
+        owns = [tensor_of(e, codes.device) for codes, e in parts]
+        return torch.where(torch.stack(tops) > 0, torch.stack(owns), by_rows._NONE)
+
+    def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        owns = self._live(parts)
+        common = owns.amax()
+        common = torch.where(common == by_rows._NONE, formats.EXPONENT_MIN, common)
+        codes = [
+            self.scale_to(codes, DeviceNumber((own - common).clamp(max=0)), 8)
+            for (codes, _), own in zip(parts, owns, strict=True)
+        ]
+        return torch.cat(codes, axis), found(common)
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         if isinstance(divisor, Tensor):

@@ -195,7 +195,7 @@ def _of_rows(entry: Entry, p: Tensor, numbers: Tensor) -> Tensor:
     if not _by_rows(entry):
         return numbers
     own = cell(p, entry.exponent.numel() * updates.NUMBERS)
-    _each_row(updates.tops, entry, p, own, _per(entry))
+    _each_row(updates.row_tops, entry, p, own, _per(entry))
     return own
 
 

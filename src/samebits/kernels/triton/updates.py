@@ -176,7 +176,7 @@ def row_of(per, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def tops(p, own, per, BLOCK: tl.constexpr):
+def row_tops(p, own, per, BLOCK: tl.constexpr):
     """The largest code of P in every row."""
     row, i, ok = row_of(per, BLOCK)
     size = tl.abs(tl.load(p + i, mask=ok, other=0).to(tl.int64))
