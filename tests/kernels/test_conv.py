@@ -261,6 +261,17 @@ def test_memory_order_is_free(k, name):
         check(k, DEEP[name], "random", 32, layout)
 
 
+@pytest.mark.parametrize("top", [1, *(v + by for v in (0x7F, 0x7F7F, 0x7F7F7F) for by in (0, 1))])
+@pytest.mark.parametrize("how", ["random", "max", "min"])
+def test_gradients_that_do_not_fill_their_type(k, top, how):
+    """A digit more than the largest code has at each of the three ends."""
+    settings = SPECIAL["1x1 stride 2"]
+    s, x, w, g16, _, _ = case(settings, "random", 16)
+    g = filled((s.n, s.co, s.oh, s.ow), top, torch.int32, how, 5)
+    g[0, 0, 0, 0] = top
+    same(k.conv_weight_grad(g, x, s), definition(x, w, g16, g, s)[2], f"weight gradient {top}")
+
+
 def every_second(v: torch.Tensor) -> torch.Tensor:
     return v.repeat_interleave(2, dim=-1)[..., ::2]
 

@@ -1,10 +1,13 @@
 """Steps of engines on the kernels in Triton, by the interpreter, with all options of a run."""
 
+# ruff: noqa: E402  # where triton is missing nothing after it is imported
+
 from __future__ import annotations
 
 import copy
 import functools
 import json
+import math
 import random
 import subprocess
 import sys
@@ -17,13 +20,16 @@ from torch import nn
 import interpreted
 import on_device
 
-pytest.importorskip("triton", reason=interpreted.MISSING)
+triton = pytest.importorskip("triton", reason=interpreted.MISSING)
+
+import triton.language as tl
 
 from samebits import kernels
 from samebits.errors import InputError, RangeError, UnsupportedError
-from samebits.kernels.triton import limits
+from samebits.kernels import moments
+from samebits.kernels.triton import adam, limits
 from samebits.kernels.triton.numbers import DeviceNumber
-from samebits.spec.training.clipping import clip_norm, clip_value
+from samebits.spec.training.clipping import clip_norm, clip_value, norm
 from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, recording
 from samebits.train.architectures import gpt, initialise
 from samebits.train.captured import ReplayedStep, cuda_graph
@@ -313,6 +319,42 @@ def test_norms_at_their_ends():
             found = [(c.tolist(), int(e)) for c, e in limits.by_norm(k, parts, limit)]
             assert found == wanted
     assert limits.by_norm(k, [], 1.0) == []
+
+
+def test_a_norm_is_rounded_by_all_that_its_sum_has():
+    """Sums of squares that would be ties but for a square far below them."""
+    k, rng, found = interpreted.realisation()(), random.Random(8), 0
+    while found < 4:
+        codes = [rng.randrange(1 << 29, 0x7F7F7F80) for _ in range(2)]
+        total = sum(c * c for c in codes)
+        if total % (1 << total.bit_length() - 53) != 1 << total.bit_length() - 54:
+            continue
+        limit, given = math.sqrt(float(total)), [(codes, 0), ([1], -40)]
+        if norm(given) > limit:
+            found += 1
+            parts = [(torch.tensor(c, dtype=torch.int32), e) for c, e in given]
+            assert [(c.tolist(), int(e)) for c, e in limits.by_norm(k, parts, limit)] == clip_norm(
+                given, limit
+            )
+
+
+@triton.jit
+def coded(v, out, e, COUNT: tl.constexpr, RANDOM: tl.constexpr):
+    i = tl.arange(0, COUNT)
+    tl.store(out + i, adam.encoded(tl.load(v + i), e, i.to(tl.int64), RANDOM).to(tl.int16))
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_codes_of_moments_at_their_ties(is_random):
+    """Numbers halfway between codes, next to that, and too small for one."""
+    interpreted.realisation()
+    leading = torch.arange(512, 1024).double()
+    v = torch.stack([leading, leading + 0.5, leading + 0.5 - 2**-40, leading + 0.5 + 2**-40])
+    v = torch.cat([sign * v.flatten() * 2.0**by for sign in (1, -1) for by in (-3, -66, 30, 0)])
+    out = torch.empty(len(v), dtype=torch.int16)
+    coded[(1,)](v, out, 40, COUNT=len(v), RANDOM=is_random)
+    bits = torch.arange(len(v)) if is_random else None
+    assert torch.equal(out, moments.encode(v, 40, bits))
 
 
 def test_values_at_their_ends():
