@@ -2,7 +2,7 @@
 
 Steps of networks on the CPU, in which every launch is noted and none is made: no launch depends on
 a number that was computed. Each kernel is then compiled for sm_90 with the types and constants of
-its launches. Of each: registers of a thread, spilled bytes, instructions of the matrix units
+its launches. Of each: registers of a thread, spilled bytes, instructions, those of the matrix units
 (wgmma: those of Hopper at full rate; mma: the older ones), and fused multiply-adds of binary64,
 of which there may be none. No time is measured here.
 
@@ -100,6 +100,8 @@ def compiled(call: Launch) -> dict[str, Any]:
             path.with_suffix(".o"),
         ]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [Path(get_ptxas(90).path).with_name("nvdisasm"), "-c", path.with_suffix(".o")]
+        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {
         "kernel": function.__name__,
         "constants": dict(constants),
@@ -107,6 +109,7 @@ def compiled(call: Launch) -> dict[str, Any]:
         "mma": len(re.findall(r"mma\.sync\S*s8", text)),
         "fused": len(re.findall(r"fma\.rn\.f64", text)),
         "registers": max(map(int, re.findall(r"Used (\d+) registers", said))),
+        "instructions": len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+\S", code, re.MULTILINE)),
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill stores", said))),
         "shared": made.metadata.shared,
     }

@@ -30,7 +30,15 @@ from samebits.kernels import moments
 from samebits.kernels.triton import adam, limits
 from samebits.kernels.triton.numbers import DeviceNumber
 from samebits.spec.training.clipping import clip_norm, clip_value, norm
-from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, recording
+from samebits.train import (
+    SGD,
+    Adam,
+    BFPParameter,
+    BFPTensor,
+    convert,
+    model_input,
+    recording,
+)
 from samebits.train.architectures import gpt, initialise
 from samebits.train.captured import ReplayedStep, cuda_graph
 from samebits.train.late import LateStep, LateUsualStep
@@ -172,15 +180,17 @@ def test_any_number_of_workers_gives_one_hash(tmp_path):
 # --- one graph ----------------------------------------------------------------------------------
 
 
-def late_step(model: nn.Module, x: torch.Tensor, adam: bool = False) -> tuple[LateStep, nn.Module]:
+def late_step(
+    model: nn.Module, x: torch.Tensor, adam: bool = False, exponents: str = "tensor"
+) -> tuple[LateStep, nn.Module]:
     initialise(model, 3)
-    twin = convert(model)
+    twin = convert(model, exponents)
     twin.train()
     make = functools.partial(Adam, decoupled=True) if adam else functools.partial(SGD, momentum=0.9)
     optimizer = make(twin.parameters(), lr=0.05, weight_decay=1e-3)
-    given = BFPTensor.from_real(x) if x.is_floating_point() else x
+    given = model_input(twin, x) if x.is_floating_point() else x
     graph, _ = recording.traced(twin, given)
-    return LateStep(graph, optimizer, Taken(8, False)), twin
+    return LateStep(graph, optimizer, Taken.by(twin, 0.0)), twin
 
 
 @pytest.mark.parametrize(
@@ -210,20 +220,44 @@ def test_a_step_is_a_fixed_list_of_launches(adam):
             assert not [fact for fact in lists[3] if name in fact]
 
 
-@pytest.mark.parametrize("name", ["sgd", pytest.param("adam", marks=pytest.mark.slow), "text"])
+def text_net() -> nn.Module:
+    return gpt(5, 3, width=8, depth=1)
+
+
+TEXTS = [torch.randint(5, (2, 3), generator=torch.Generator().manual_seed(i)) for i in range(5)]
+LINES = [(text, text.roll(1, 1)) for text in TEXTS]
+
+
+@pytest.mark.slow
+def test_steps_of_texts_by_rows_equal_the_cpus_and_wait_for_nothing():
+    interpreted.realisation()
+    found = []
+    for name in ("native", "triton"):
+        with kernels.use(name):
+            step, twin = late_step(text_net(), TEXTS[0], exponents="row")
+            losses = []
+            for number, (text, labels) in enumerate(LINES[:3]):
+                with interpreted.watched() as seen:
+                    loss = step(text, labels, number)
+                losses.append(loss.read())
+            found.append((losses, parameter_sha256(twin.state_dict())))
+    assert found[0] == found[1]
+    assert interpreted.waits(seen) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adam", "rows")), "text"],
+)
 def test_a_captured_step_gives_the_same_bits(name):
     """What was launched once, launched again on the same memory, is the next step."""
-    batches, make = BATCHES, net
-    if name == "text":
-        make = functools.partial(gpt, 5, 3, width=8, depth=1)
-        draw = torch.Generator().manual_seed(1)
-        texts = [torch.randint(5, (2, 3), generator=draw) for _ in range(5)]
-        batches = [(text, text.roll(1, 1)) for text in texts]
+    batches, make = (LINES, text_net) if name == "text" else (BATCHES, net)
+    exponents = "row" if name == "rows" else "tensor"
     interpreted.realisation()
     found = []
     for capture in (None, interpreted.captured):
         with kernels.use("triton"):
-            step, twin = late_step(make(), batches[0][0], name == "adam")
+            step, twin = late_step(make(), batches[0][0], name == "adam", exponents)
             taken = step if capture is None else ReplayedStep(step, capture)
             losses = []
             for number, (images, labels) in enumerate(batches):

@@ -46,7 +46,7 @@ NETS = {
 }
 
 
-BY_ROWS = ("lines", "cnn", "resnet8")
+BY_ROWS = ("words", "lines", "cnn", "resnet8")
 
 
 @pytest.fixture(autouse=True)

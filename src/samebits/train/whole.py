@@ -58,6 +58,7 @@ from samebits.train.routines import (
     state_of,
     with_masks,
 )
+from samebits.train.scores import class_vectors
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
 
@@ -363,10 +364,10 @@ def computed(
     z, e_z = output.resolved()
     if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
         raise NotRecordableError("the output is not a vector of classes for each target")
-    if target.dim() > 1 and isinstance(e_z, Tensor):
-        raise NotRecordableError("exponents are those of the places of a text")
     k.are_below(target, z.shape[-1])
     rows, classes = z.reshape(-1, count := z.shape[-1]), target.flatten()
+    if target.dim() > 1 and isinstance(e_z, Tensor):  # of places: as where classes come second
+        rows, e_z = class_vectors(output.moved(lambda v: v.transpose(1, 2)), 1)
     units = (1, CLASS_UNIT)
     if is_weighed(target) or taken.smoothing:
         left, beside = smoothed(taken.smoothing, count)
