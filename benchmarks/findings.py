@@ -1058,7 +1058,7 @@ def suite(*pieces: Found) -> Findings:
 
 
 def gpu_kernels(found: Found) -> Findings:
-    """Of every kernel: forms, most registers, most spilled bytes, products on matrix units."""
+    """Of every kernel: forms, most registers, spilled bytes and instructions, matrix units."""
     made, of = Findings(), dict[str, list[Found]]()
     for row in found["kernels"]:
         of.setdefault(row["kernel"], []).append(row)
@@ -1069,9 +1069,10 @@ def gpu_kernels(found: Found) -> Findings:
     made.figures["spilling"] = ", ".join(sorted({r["kernel"] for r in every if r["spilled"]}))
     made.table(
         "kernels",
-        ["kernel", "forms", "registers", "spilled bytes", "by wgmma", "by mma"],
+        ["kernel", "forms", "registers", "spilled bytes", "instructions", "by wgmma", "by mma"],
         (
-            [f"`{name}`", len(rows), *(max(r[k] for r in rows) for k in ("registers", "spilled"))]
+            [f"`{name}`", len(rows)]
+            + [max(r[k] for r in rows) for k in ("registers", "spilled", "instructions")]
             + [sum(r[unit] > 0 for r in rows) for unit in ("wgmma", "mma")]
             for name, rows in of.items()
         ),

@@ -2,7 +2,7 @@
 
 Steps of networks on the CPU, in which every launch is noted and none is made: no launch depends on
 a number that was computed. Each kernel is then compiled for sm_90 with the types and constants of
-its launches. Of each: registers of a thread, spilled bytes, instructions of the matrix units
+its launches. Of each: registers of a thread, spilled bytes, instructions, those of the matrix units
 (wgmma: those of Hopper at full rate; mma: the older ones), and fused multiply-adds of binary64,
 of which there may be none. No time is measured here.
 
@@ -35,7 +35,7 @@ from bench_gpu import resnet18, vision
 from samebits import kernels
 from samebits.kernels.triton import launch
 from samebits.kernels.triton.realisation import Triton
-from samebits.train import SGD, Adam, BFPTensor, convert, recording
+from samebits.train import SGD, Adam, convert, model_input, recording
 from samebits.train.clip import clip_grad_value_, limit_grad_norm_
 from samebits.train.late import LateStep
 from samebits.train.whole import Taken
@@ -100,6 +100,8 @@ def compiled(call: Launch) -> dict[str, Any]:
             path.with_suffix(".o"),
         ]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [Path(get_ptxas(90).path).with_name("nvdisasm"), "-c", path.with_suffix(".o")]
+        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {
         "kernel": function.__name__,
         "constants": dict(constants),
@@ -107,22 +109,27 @@ def compiled(call: Launch) -> dict[str, Any]:
         "mma": len(re.findall(r"mma\.sync\S*s8", text)),
         "fused": len(re.findall(r"fma\.rn\.f64", text)),
         "registers": max(map(int, re.findall(r"Used (\d+) registers", said))),
+        "instructions": len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+\S", code, re.MULTILINE)),
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill stores", said))),
         "shared": made.metadata.shared,
     }
 
 
 def step_of(
-    model: nn.Module, images: Tensor, target: Tensor, adam: bool = False
+    model: nn.Module,
+    images: Tensor,
+    target: Tensor,
+    adam: bool = False,
+    exponents: str = "tensor",
 ) -> Callable[[], None]:
     """A step of training, whose numbers nobody reads. adam: that, and clipped gradients."""
-    twin = convert(model, widths=(8, 16, 16) if adam else (8, 16, 32))
+    twin = convert(model, exponents, widths=(8, 16, 16) if adam else (8, 16, 32))
     twin.train()
-    graph, _ = recording.traced(twin, BFPTensor.from_real(images))
+    graph, _ = recording.traced(twin, model_input(twin, images))
 
     def act() -> None:
         parameters = [copy.deepcopy(p) for p in graph.parameters]  # numbers where Triton has them
-        own, taken = replace(graph, parameters=(*parameters,)), Taken(8, False)
+        own, taken = replace(graph, parameters=(*parameters,)), Taken.by(twin, 0.1 if adam else 0.0)
         if adam:
             rule = Adam(parameters, lr=0.01, weight_decay=0.1, decoupled=True)
 
@@ -149,8 +156,11 @@ def main() -> None:
         *(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Dropout(0.25)),
         *(nn.Linear(192, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)),
     )
-    for model, adam in ((resnet18(), False), (vision(1), False), (small, True)):
-        step = step_of(model, images, torch.arange(4), adam)
+    for model, adam, exponents in (
+        *((resnet18(), False, "tensor"), (vision(1), False, "tensor"), (small, True, "tensor")),
+        *((small, False, "row"), (small, True, "row")),
+    ):
+        step = step_of(model, images, torch.arange(4), adam, exponents)
         launches |= {str(call): call for call in noted(step)}
     rows = []
     for call in launches.values():

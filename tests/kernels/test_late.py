@@ -1,10 +1,13 @@
 """Steps of engines on the kernels in Triton, by the interpreter, with all options of a run."""
 
+# ruff: noqa: E402  # where triton is missing nothing after it is imported
+
 from __future__ import annotations
 
 import copy
 import functools
 import json
+import math
 import random
 import subprocess
 import sys
@@ -17,14 +20,25 @@ from torch import nn
 import interpreted
 import on_device
 
-pytest.importorskip("triton", reason=interpreted.MISSING)
+triton = pytest.importorskip("triton", reason=interpreted.MISSING)
+
+import triton.language as tl
 
 from samebits import kernels
 from samebits.errors import InputError, RangeError, UnsupportedError
-from samebits.kernels.triton import limits
+from samebits.kernels import moments
+from samebits.kernels.triton import adam, limits
 from samebits.kernels.triton.numbers import DeviceNumber
-from samebits.spec.training.clipping import clip_norm, clip_value
-from samebits.train import SGD, Adam, BFPParameter, BFPTensor, convert, recording
+from samebits.spec.training.clipping import clip_norm, clip_value, norm
+from samebits.train import (
+    SGD,
+    Adam,
+    BFPParameter,
+    BFPTensor,
+    convert,
+    model_input,
+    recording,
+)
 from samebits.train.architectures import gpt, initialise
 from samebits.train.captured import ReplayedStep, cuda_graph
 from samebits.train.late import LateStep, LateUsualStep
@@ -55,6 +69,7 @@ def facts(run) -> str:
 OPTIONS = {
     "adam": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.1},
     "clip": {"clip_norm": 0.05, "clip_value": 0.02, "nesterov": True},
+    "rows": {"exponents": "row", "weight_decay": 0.1, "label_smoothing": 0.1},
     **{
         name: pytest.param(options, marks=pytest.mark.slow, id=name)
         for name, options in {
@@ -67,6 +82,11 @@ OPTIONS = {
             "shards": {"shards": 2, "clip_norm": 0.1},
             "narrow": {"widths": "6,12,32"},
             "from 16 bits": {"widths": "8,16,16"},
+            "smoothed": {"label_smoothing": 0.1},
+            "rows by adam": {"exponents": "row", "optimizer": "adam", "weight_decay": 0.1},
+            "rows by adamw": {"exponents": "row", "optimizer": "adamw", "weight_decay": 0.1},
+            "rows, clipped": {"exponents": "row", "clip_norm": 0.05, "nesterov": True},
+            "rows of 6 bits": {"exponents": "row", "widths": "6,12,32", "shards": 2},
         }.items()
     },
 }
@@ -98,11 +118,12 @@ def test_steps_of_an_engine_equal_the_cpus_and_wait_for_nothing(options):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"exponents": "row"}, {"label_smoothing": 0.1}, {"gradient_bits": 16}, {"shards": 4}],
+    [{"exponents": "row-shift"}, {"gradient_bits": 16}, {"shards": 4}],
     ids=str,
 )
-def test_other_steps_of_an_engine_equal_the_cpus(options):
-    """Those that may wait for the device: by rows, of other losses, of sums over workers."""
+def test_other_steps_of_an_engine_equal_the_cpus(options, caplog):
+    """Those that may wait for the device: the peaks of channels, sums over workers."""
+    caplog.set_level("INFO")
     found = []
     for name in ("native", "triton"):
         interpreted.realisation()
@@ -111,6 +132,7 @@ def test_other_steps_of_an_engine_equal_the_cpus(options):
             losses = [run.step(batch, 0.1, step) for step, batch in enumerate(BATCHES[:4])]
             found.append((losses, facts(run), run.logits(BATCHES[0][0]).tolist()))
     assert found[0] == found[1]
+    assert ("waits for the device" in caplog.text) == ("gradient_bits" in options)
 
 
 @pytest.mark.parametrize(
@@ -158,15 +180,17 @@ def test_any_number_of_workers_gives_one_hash(tmp_path):
 # --- one graph ----------------------------------------------------------------------------------
 
 
-def late_step(model: nn.Module, x: torch.Tensor, adam: bool = False) -> tuple[LateStep, nn.Module]:
+def late_step(
+    model: nn.Module, x: torch.Tensor, adam: bool = False, exponents: str = "tensor"
+) -> tuple[LateStep, nn.Module]:
     initialise(model, 3)
-    twin = convert(model)
+    twin = convert(model, exponents)
     twin.train()
     make = functools.partial(Adam, decoupled=True) if adam else functools.partial(SGD, momentum=0.9)
     optimizer = make(twin.parameters(), lr=0.05, weight_decay=1e-3)
-    given = BFPTensor.from_real(x) if x.is_floating_point() else x
+    given = model_input(twin, x) if x.is_floating_point() else x
     graph, _ = recording.traced(twin, given)
-    return LateStep(graph, optimizer, Taken(8, False)), twin
+    return LateStep(graph, optimizer, Taken.by(twin, 0.0)), twin
 
 
 @pytest.mark.parametrize(
@@ -196,20 +220,44 @@ def test_a_step_is_a_fixed_list_of_launches(adam):
             assert not [fact for fact in lists[3] if name in fact]
 
 
-@pytest.mark.parametrize("name", ["sgd", pytest.param("adam", marks=pytest.mark.slow), "text"])
+def text_net() -> nn.Module:
+    return gpt(5, 3, width=8, depth=1)
+
+
+TEXTS = [torch.randint(5, (2, 3), generator=torch.Generator().manual_seed(i)) for i in range(5)]
+LINES = [(text, text.roll(1, 1)) for text in TEXTS]
+
+
+@pytest.mark.slow
+def test_steps_of_texts_by_rows_equal_the_cpus_and_wait_for_nothing():
+    interpreted.realisation()
+    found = []
+    for name in ("native", "triton"):
+        with kernels.use(name):
+            step, twin = late_step(text_net(), TEXTS[0], exponents="row")
+            losses = []
+            for number, (text, labels) in enumerate(LINES[:3]):
+                with interpreted.watched() as seen:
+                    loss = step(text, labels, number)
+                losses.append(loss.read())
+            found.append((losses, parameter_sha256(twin.state_dict())))
+    assert found[0] == found[1]
+    assert interpreted.waits(seen) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("adam", "rows")), "text"],
+)
 def test_a_captured_step_gives_the_same_bits(name):
     """What was launched once, launched again on the same memory, is the next step."""
-    batches, make = BATCHES, net
-    if name == "text":
-        make = functools.partial(gpt, 5, 3, width=8, depth=1)
-        draw = torch.Generator().manual_seed(1)
-        texts = [torch.randint(5, (2, 3), generator=draw) for _ in range(5)]
-        batches = [(text, text.roll(1, 1)) for text in texts]
+    batches, make = (LINES, text_net) if name == "text" else (BATCHES, net)
+    exponents = "row" if name == "rows" else "tensor"
     interpreted.realisation()
     found = []
     for capture in (None, interpreted.captured):
         with kernels.use("triton"):
-            step, twin = late_step(make(), batches[0][0], name == "adam")
+            step, twin = late_step(make(), batches[0][0], name == "adam", exponents)
             taken = step if capture is None else ReplayedStep(step, capture)
             losses = []
             for number, (images, labels) in enumerate(batches):
@@ -307,6 +355,42 @@ def test_norms_at_their_ends():
     assert limits.by_norm(k, [], 1.0) == []
 
 
+def test_a_norm_is_rounded_by_all_that_its_sum_has():
+    """Sums of squares that would be ties but for a square far below them."""
+    k, rng, found = interpreted.realisation()(), random.Random(8), 0
+    while found < 4:
+        codes = [rng.randrange(1 << 29, 0x7F7F7F80) for _ in range(2)]
+        total = sum(c * c for c in codes)
+        if total % (1 << total.bit_length() - 53) != 1 << total.bit_length() - 54:
+            continue
+        limit, given = math.sqrt(float(total)), [(codes, 0), ([1], -40)]
+        if norm(given) > limit:
+            found += 1
+            parts = [(torch.tensor(c, dtype=torch.int32), e) for c, e in given]
+            assert [(c.tolist(), int(e)) for c, e in limits.by_norm(k, parts, limit)] == clip_norm(
+                given, limit
+            )
+
+
+@triton.jit
+def coded(v, out, e, COUNT: tl.constexpr, RANDOM: tl.constexpr):
+    i = tl.arange(0, COUNT)
+    tl.store(out + i, adam.encoded(tl.load(v + i), e, i.to(tl.int64), RANDOM).to(tl.int16))
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_codes_of_moments_at_their_ties(is_random):
+    """Numbers halfway between codes, next to that, and too small for one."""
+    interpreted.realisation()
+    leading = torch.arange(512, 1024).double()
+    v = torch.stack([leading, leading + 0.5, leading + 0.5 - 2**-40, leading + 0.5 + 2**-40])
+    v = torch.cat([sign * v.flatten() * 2.0**by for sign in (1, -1) for by in (-3, -66, 30, 0)])
+    out = torch.empty(len(v), dtype=torch.int16)
+    coded[(1,)](v, out, 40, COUNT=len(v), RANDOM=is_random)
+    bits = torch.arange(len(v)) if is_random else None
+    assert torch.equal(out, moments.encode(v, 40, bits))
+
+
 def test_values_at_their_ends():
     k, rng = interpreted.realisation()(), random.Random(6)
     for codes, exponent in gradients(rng, 60):
@@ -325,21 +409,22 @@ RULES = {
 }
 
 
+@pytest.mark.parametrize("by_rows", [False, True], ids=["one exponent", "by rows"])
 @pytest.mark.parametrize("rule", RULES)
-def test_optimizers_at_their_ends(rule):
+def test_optimizers_at_their_ends(rule, by_rows):
     """Steps by gradients of all sizes, zeros among them, beside those in C."""
     rng, ends = random.Random(7), []
     make, options, exponents = RULES[rule]
-    size = 300
-    given = []
+    shape, given = (12, 25), []  # row by row of other sizes, one of them without a gradient
     for e in exponents:
-        top = rng.choice((0, 1, 1000, 0x7F7F7F7F))
-        given.append(([rng.randint(-top, top) for _ in range(size)], e))
+        tops = [rng.choice((0, 1, 1000, 0x7F7F7F7F)) for _ in range(shape[0])]
+        given.append(([[rng.randint(-top, top) for _ in range(25)] for top in tops], e))
     interpreted.realisation()
     for name in ("native", "triton"):
         with kernels.use(name):
             draw = torch.Generator().manual_seed(2)
-            parameter = BFPParameter.from_real(torch.randn(size, generator=draw))
+            values = torch.randn(shape, generator=draw) * 2.0 ** -torch.arange(12).view(-1, 1)
+            parameter = BFPParameter.from_real(values, by_rows=by_rows)
             optimizer = make([parameter], lr=0.01, weight_decay=0.125, **options)
             for codes, exponent in given:
                 parameter.grad = BFPTensor(torch.tensor(codes, dtype=torch.int32), exponent)

@@ -251,3 +251,59 @@ def test_an_engine_says_that_a_step_has_failed():
             found.append((run.step((x, y), 0.1, 0), run.logits(x)))
     assert found[0][0] == found[1][0]
     assert torch.equal(found[0][1], found[1][1])
+
+
+def plain(v):
+    """A result with its numbers read, and codes as lists."""
+    if isinstance(v, torch.Tensor):
+        return v.tolist()
+    return [plain(each) for each in v] if isinstance(v, list | tuple) else int(v)
+
+
+def test_numbers_of_rows_are_found_where_they_lie():
+    """What `Eager` finds by reading: exponents far apart, rows and tensors of zeros."""
+    k, eager = interpreted.checked(), Eager()
+    draw = torch.Generator().manual_seed(3)
+    codes = torch.randint(-127, 128, (6, 2, 3, 3), generator=draw).to(torch.int8)
+    codes[2], codes[4, 1] = 0, 0
+    sums = codes.long() * torch.randint(1 << 20, codes.shape, generator=draw)
+    apart = torch.tensor([-128, 0, 100, -9, 3, -40]).view(6, 1, 1, 1)
+    each = torch.randint(-90, 90, (6, 2, 3, 3), generator=draw)
+    biases = [(torch.tensor(w).to(torch.int8), torch.tensor(a).to(torch.int16)) for w, a in (
+        ([100, -3], [9, -16384]), ([0, 0], [0, 1]), ([0, 0], [0, 0]),
+    )]  # fmt: skip
+    reals = torch.randn((6, 2, 3, 3), generator=draw) * torch.tensor(2.0) ** apart.clamp(-120, 90)
+    reals[2] = 0
+    reals[3] = 2.0**-149
+    calls = [
+        ("aligned", v, e.expand(v.shape), size, keep)
+        for v in (codes, codes * 0)
+        for e in (apart, apart * 0 + 7, each)
+        for size in ((6, 1, 1, 1), (1, 1, 1, 1), (6, 2, 1, 1))
+        for keep in (False, True)
+    ]
+    calls += [("at_one", v, e, 55) for v in (sums, codes.short(), sums * 0) for e in (apart, each)]
+    calls += [("with_bias", sums, 0, apart, (*b, e)) for b in biases for e in (-30, 60, -200)]
+    calls += [("requantize", sums, 0, apart, bits, d) for bits in (5, 8, 16) for d in (1, 3, 49)]
+    calls += [
+        ("clamp", sums, e, clip) for e in (apart, each.amax((1, 2, 3), True)) for clip in (0, 6)
+    ]
+    calls += [("quantize", v, bits, True) for v in (reals, reals.double()) for bits in (6, 8, 16)]
+    calls += [
+        ("side_by_side", [(codes * a, e), (codes * b, f)], 1)
+        for a, b in ((1, 1), (0, 1), (1, 0), (0, 0))
+        for e, f in ((-9, -9), (100, -128), (-3, 2))
+    ]
+    for name, *arguments in calls:
+        found, wanted = (getattr(own, name)(*arguments) for own in (k, eager))
+        assert plain(found) == plain(wanted), (name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(math.inf, "finite"), (math.nan, "finite"), (1e300, "at most 127")]
+)
+def test_a_row_that_is_no_number_is_told(value, told):
+    x = torch.ones((3, 4), dtype=torch.float64)
+    x[1, 2] = value
+    with pytest.raises(RangeError, match=told):
+        interpreted.checked().quantize(x, 8, True)

@@ -46,7 +46,7 @@ NETS = {
 }
 
 
-BY_ROWS = ("lines", "cnn", "resnet8")
+BY_ROWS = ("words", "lines", "cnn", "resnet8")
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def taken(model, images):
     return model_input(model, images) if images.is_floating_point() else images
 
 
-def recorded(name, shards=1, samples=6, exponents="tensor"):
+def recorded(name, shards=1, samples=6, exponents="tensor", smoothing=0.0):
     """A model, the graph of a shard, the whole step, and the shape of a sample."""
     model, shape = NETS[name]()
     initialise(model, 1)
@@ -77,22 +77,25 @@ def recorded(name, shards=1, samples=6, exponents="tensor"):
     graph = record(model, taken(model, images[: len(images) // shards]))
     before = {name: v.clone() for name, v in model.named_buffers()}
     weights = [p.value for p in graph.parameters]
-    step = record_step(graph, (images, target), weights, Taken(8, is_by_rows(model)), shards)
+    own = Taken(8, is_by_rows(model), smoothing)
+    step = record_step(graph, (images, target), weights, own, shards)
     assert all(torch.equal(v, before[name]) for name, v in model.named_buffers())
     return model, graph, step, shape
 
 
 @pytest.mark.parametrize(
-    ("name", "shards", "samples", "exponents"),
+    ("name", "shards", "samples", "exponents", "smoothing"),
     # Of so many samples that a mean over them needs amounts (training.md 6.2), the last ones.
     [
-        *itertools.product(NETS, (1, 2, 3), (6,), ("tensor",)),
-        *itertools.product(BY_ROWS, (1, 2, 3), (6,), ("row",)),
-        *(("lines", 1, MANY, "tensor"), ("lines", 2, 2 * MANY - 2, "tensor")),
+        *itertools.product(NETS, (1, 2, 3), (6,), ("tensor",), (0.0,)),
+        *itertools.product(BY_ROWS, (1, 2, 3), (6,), ("row",), (0.0,)),
+        *(("lines", 1, MANY, "tensor", 0.0), ("lines", 2, 2 * MANY - 2, "tensor", 0.0)),
+        *(("cnn", 2, 6, "tensor", 0.1), ("words", 1, 6, "tensor", 1.0)),
+        *((name, 1, 6, "row", 0.3) for name in BY_ROWS),
     ],
 )
-def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples, exponents):
-    model, graph, step, shape = recorded(name, shards, samples, exponents)
+def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples, exponents, smoothing):
+    model, graph, step, shape = recorded(name, shards, samples, exponents, smoothing)
     for seed in range(8):
         images, target = drawn(shape, seed, samples)
         state = {name: v.clone() for name, v in model.named_buffers()}
@@ -102,7 +105,8 @@ def test_a_whole_step_has_the_bits_of_its_parts(name, shards, samples, exponents
             for shard, (x, y) in enumerate(parts):
                 set_step(model, 0, seed, shard)
                 logits = model(taken(model, x))
-                loss = cross_entropy(logits.transpose(1, 2) if y.dim() > 1 else logits, y)
+                lines = logits.transpose(1, 2) if y.dim() > 1 else logits
+                loss = cross_entropy(lines, y, label_smoothing=smoothing)
                 (loss / shards).backward()
                 total += float(loss.detach())
         for update in updates:

@@ -188,9 +188,8 @@ def chosen() -> str:
 
 def enrols(codes: Tensor, delayed: Tensor, cell: Tensor) -> bool:
     """Whether `optimize` of the kernels takes a weight, W, A and the cell of its exponent."""
-    name = realisation(codes.device.type)
-    whole = name == "triton" and cell.dim() == 0
-    return (name == "native" or whole) and is_taken(codes, delayed, cell)
+    takes = realisation(codes.device.type) in ("native", "triton")
+    return takes and is_taken(codes, delayed, cell)
 
 
 def kept_on(device: torch.device, numbers: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from samebits.kernels.memory import rows, unrows
 from samebits.kernels.protocol import Part
 from samebits.kernels.roundings import Roundings, largest
-from samebits.kernels.rows import Exponent
+from samebits.kernels.rows import Exponent, scale
 from samebits.spec.formats import power, round_real
 
 FINEST = -48  # the finest exponent at which a sum, below 2**48, may reach a clip value
@@ -30,8 +30,8 @@ def limits(clip: int, exponent: Exponent) -> int | Tensor:
         return HIGHEST
     if isinstance(exponent, int):
         return limit_of(clip, exponent)
-    found, place = torch.unique(exponent, return_inverse=True)
-    return torch.tensor([limit_of(clip, e) for e in found.tolist()], device=exponent.device)[place]
+    fine = scale(torch.full_like(exponent, clip), -exponent.clamp(min=FINEST))
+    return torch.where(exponent > FINEST, fine, HIGHEST)
 
 
 class Clamps(Roundings):

@@ -93,7 +93,7 @@ class Eager(BatchNorms):
         if isinstance(exponent, Tensor):
             of_samples = g.long().sum((2, 3)) if g.dim() == 4 else g
             bits = BIAS_BITS if x is None else DOT_BITS
-            acc, exponent = rows.gathered(of_samples, exponent.flatten(1), bits)
+            acc, exponent = rows.gathered(self, of_samples, exponent.flatten(1), bits)
         else:
             acc = channel_sums(g)
         return acc, self.largest_of(acc), exponent
@@ -266,11 +266,14 @@ class Eager(BatchNorms):
         logs = softmax.logs(total.view(-1)) * counted.cpu()
         return Entropy(codes, logs, (chosen * counted).cpu())
 
-    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
-        """int64 [n, classes]: an amount at the class of every row, else 0; -1 is no class."""
+    def hits(self, target: Tensor, classes: int, amount: int, beside: int = 0) -> Tensor:
+        """int64 [n, classes]: an amount at the class of every row, else 0, and `beside` at all.
+
+        -1 is no class.
+        """
         rows, counted = target.view(-1, 1), (target >= 0).view(-1, 1)
         found = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)
-        return found.scatter_(1, rows.clamp(min=0), counted.long() * amount)
+        return found.scatter_(1, rows.clamp(min=0), counted.long() * amount) + beside
 
     def weighed_entropy(self, z: Tensor, exponent: int | Tensor, amounts: Tensor) -> Entropy:
         """The cross-entropy of logits as above, where int64 [n, classes] says how much of every

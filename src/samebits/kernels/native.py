@@ -272,9 +272,9 @@ class Native(NativePools):
     ) -> Entropy:
         return self._entropy(z, exponent, target, divisor, None)
 
-    def hits(self, target: Tensor, classes: int, amount: int) -> Tensor:
+    def hits(self, target: Tensor, classes: int, amount: int, beside: int = 0) -> Tensor:
         target, found = target.contiguous(), target.new_empty((len(target), classes))
-        places = (pointer(target, n := len(target), I64), n, classes, amount)
+        places = (pointer(target, n := len(target), I64), n, classes, amount, beside)
         self._run(self._c.samebits_hits, *places, pointer(found, n * classes, I64))
         return found
 

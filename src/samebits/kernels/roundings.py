@@ -16,7 +16,12 @@ from samebits.spec import formats
 
 
 class Roundings:
-    """The part of `Eager` that finds exponents, scales and rounds."""
+    """The part of `Eager` that finds exponents, scales and rounds.
+
+    reads: whether operations may read numbers of tensors
+    """
+
+    reads = True
 
     def largest_of(self, v: Tensor) -> int:
         """max|v| of integers of 8 to 64 bits; 0 for an empty tensor."""

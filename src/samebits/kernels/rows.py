@@ -96,7 +96,12 @@ def scale(v: Tensor, exponent: Tensor) -> Tensor:
 
 
 class Passes(Protocol):
-    """The part of the kernels in use that scales and requantizes."""
+    """The part of the kernels in use that scales and requantizes.
+
+    reads: whether they may read a number, for which a device is waited for
+    """
+
+    reads: bool
 
     def scale(self, v: Tensor, exponent: Exponent) -> Tensor:
         """`scale`."""
@@ -110,6 +115,9 @@ class Passes(Protocol):
         self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool
     ) -> tuple[Tensor, Exponent]:
         """`align`."""
+
+    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> tuple[Tensor, int]:
+        """`at_one`."""
 
 
 def maximum(*exponents: Exponent) -> Exponent:
@@ -343,7 +351,8 @@ def moved(
     """Codes in other places with their exponents, aligned where rows of several exponents meet."""
     after = move(codes)
     size = row_size(after.shape)
-    if exponent.shape == row_size(codes.shape) and _keeps_rows(codes, exponent, size, move):
+    one_each = k.reads and exponent.shape == row_size(codes.shape)
+    if one_each and _keeps_rows(codes, exponent, size, move):  # else found among the exponents
         own = move(exponent.long().expand(codes.shape))
         return after, own[tuple(slice(0, n) for n in size)].contiguous()
     return k.aligned(after, move(exponent.long().expand(codes.shape)), size, keep=True)
@@ -402,10 +411,10 @@ def at_one(acc: Tensor, exponent: Tensor, bits: int) -> tuple[Tensor, int]:
     return scale(acc, (exponent - e).clamp(max=62 - bits)), e
 
 
-def gathered(acc: Tensor, exponent: Tensor, bits: int, axis: int = 0) -> tuple[Tensor, int]:
-    """`gather`: the sum over an axis along which exponents differ, int64, and its exponent."""
-    addends, e = at_one(acc, exponent, bits)
-    return addends.sum(axis), e
+def gathered(k: Passes, acc: Tensor, exponent: Tensor, bits: int) -> tuple[Tensor, int]:
+    """`gather`: the sum over the first axis, along which exponents differ, and its exponent."""
+    addends, e = k.at_one(acc, exponent, bits)
+    return addends.sum(0), e
 
 
 def concatenated(
@@ -425,7 +434,7 @@ def concatenated(
 def largest_exponent(codes: Tensor, exponent: Exponent) -> int | None:
     """The largest exponent of the rows that are not all zero, or of the tensor; None for zeros."""
     if isinstance(exponent, int):
-        return exponent if bool(codes.any()) else None
+        return int(exponent) if bool(codes.any()) else None
     live = exponent.masked_select(largest(codes, exponent.shape) > 0)
     return int(live.max()) if live.numel() else None
 

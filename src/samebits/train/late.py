@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from samebits import kernels
+from samebits import kernels, progress
 from samebits.kernels.routine import NotRecordableError
 from samebits.train.captured import ReplayedStep
-from samebits.train.convert import is_by_rows
 from samebits.train.graph import TrainingGraph
 from samebits.train.optim import IntegerOptimizer
 from samebits.train.recording import Guard
@@ -38,11 +37,10 @@ from samebits.train.whole import (
 class LateLoss:
     """The loss of a step, which its numbers give.
 
-    shards, target: what was computed of each, and the classes of one
+    shards: what was computed of each
     """
 
     shards: Sequence[Computed]
-    target: Tensor
 
     def read(self) -> float:
         """The mean loss. Waits for the device.
@@ -50,15 +48,15 @@ class LateLoss:
         Raises RangeError where an exponent has left its range in this step or one before, and
         InputError for an index out of range.
         """
-        kernels.check(self.target.device)
-        return mean_loss(self.shards, self.target)
+        kernels.check(self.shards[0].entropy.codes.device)
+        return mean_loss(self.shards)
 
 
 @dataclass(frozen=True)
 class LateStep:
     """A step of classes: the passes of a graph, the optimizer's step, and running state.
 
-    taken: how the model takes its input
+    taken: how the batch is taken
     shards: into which a batch is cut
     clip:  changes gradients before the optimizer takes them
     """
@@ -92,13 +90,13 @@ class LateStep:
             self.optimizer.zero_grad()
             for found in done:
                 apply_updates(found.updates)
-        return LateLoss(done, parts[0][1])
+        return LateLoss(done)
 
 
 class LateUsualStep:
     """An engine's step of classes on a device, whose loss is read when all is done.
 
-    guard: of the model, as it is in training
+    smoothing: of labels
     """
 
     def __init__(
@@ -109,9 +107,9 @@ class LateUsualStep:
         shards: int,
         clip: Callable[[], None] | None,
         device: torch.device,
+        smoothing: float = 0.0,
     ) -> None:
-        taken = Taken(getattr(model, "input_bits", 8), is_by_rows(model))
-        step = LateStep(graph, optimizer, taken, shards, clip)
+        step = LateStep(graph, optimizer, Taken.by(model, smoothing), shards, clip)
         self._step: Callable[..., LateLoss] = step
         if device.type == "cuda":
             self._step = ReplayedStep(step)
@@ -129,8 +127,9 @@ class LateUsualStep:
             group["lr"] = lr
         try:
             loss = self._step(images.to(self._device), target.to(self._device), step)
-        except NotRecordableError:
+        except NotRecordableError as error:
             self._taken = False
+            progress.note(f"every step waits for the device many times, as {error}")
             return None
         return loss.read()
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from samebits import kernels
 from samebits.errors import UnsupportedError
 from samebits.kernels import rows, softmax
 from samebits.kernels.rows import Exponent
@@ -107,7 +108,8 @@ def class_vectors(logits: BFPValue, along: int) -> tuple[Tensor, Exponent]:
     """
     z, exponent = logits.resolved()
     if isinstance(exponent, Tensor) and exponent.shape[along] > 1:
-        z, exponent = rows.aligned(z, exponent, (z.shape[0], *[1] * (z.dim() - 1)))
+        size = (z.shape[0], *[1] * (z.dim() - 1))
+        z, exponent = kernels.of(z).aligned(z, exponent, size, keep=False)
     z = z.movedim(along, -1)
     own = rows.placed(exponent, lambda e: e.movedim(along, -1))
     return z.reshape(-1, z.shape[-1]), rows.of_vectors(own, z.shape)

@@ -28,12 +28,18 @@ from samebits.kernels.protocol import Entropy
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber
 from samebits.kernels.rows import Exponent
 from samebits.kernels.softmax import HALF
-from samebits.spec.training.loss import GRID, LN_2
+from samebits.spec.training.loss import GRID, LN_2, POINT
 from samebits.train.convert import is_by_rows
 from samebits.train.deferred import ShardUpdate, deferred_updates
 from samebits.train.graph import TrainingGraph, backward, forward
 from samebits.train.layers import Dropout
-from samebits.train.losses.entropy import CLASS_UNIT, WEIGHED_UNIT, is_weighed, loss_value
+from samebits.train.losses.entropy import (
+    CLASS_UNIT,
+    WEIGHED_UNIT,
+    is_weighed,
+    loss_value,
+    smoothed,
+)
 from samebits.train.losses.functional import CrossEntropyLoss
 from samebits.train.losses.reduction import gradient_of
 from samebits.train.operations.pointwise import Drawn
@@ -52,6 +58,7 @@ from samebits.train.routines import (
     state_of,
     with_masks,
 )
+from samebits.train.scores import class_vectors
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
 
@@ -71,6 +78,7 @@ class WholeStep:
     loss:      the numbers of a shard's cross-entropy (`RoutineRecorder.loss_units`)
     gradients: where it leaves those of the graph's parameters, of all shards; None: there is none
     drawn:     the numbers of the step and of the shard, for the masks of dropouts
+    units:     of the loss (`Computed`)
     shards:    into which a batch is cut; kind: the shapes of its tensors
     """
 
@@ -81,12 +89,12 @@ class WholeStep:
     loss: ctypes.Array[ctypes.c_int64]
     gradients: list[PlacedGradient | None]
     drawn: tuple[Place, Place]
+    units: tuple[int, int]
     shards: int
     kind: tuple[torch.Size, torch.Size]
 
     def __post_init__(self) -> None:
         self.size, self.rows = len(self.target), self.target.numel()
-        self.amount, self.unit = units_of(self.target)
         # Parts of the routine beside the passes: one shard alone keeps nothing, and moves state.
         several = range(self.shards) if self.shards > 1 else ()
         self.keeps = [KEEP.format(shard) for shard in several] or [""]
@@ -109,8 +117,9 @@ class WholeStep:
             if keep:
                 self.routine.run(keep)
             logs, high, low = self.loss
-            units = self.amount * logs + (((high << HALF) + low) << 8)
-            total += LN_2 * ldexp(float(units), self.unit) / float(self.rows)
+            amount, unit = self.units
+            units = amount * logs + (((high << HALF) + low) << 8)
+            total += LN_2 * ldexp(float(units), unit) / float(self.rows)
         for state in self.states:
             self.routine.run(state)
         return total / self.shards
@@ -165,7 +174,7 @@ def record_step(
         *(routine, first, labels, addresses(state_of(weights)), numbers_of(units)),
         [None if g is None else PlacedGradient.of(g, routine) for g in joint],
         (Place.from_address(drawn[0].place), Place.from_address(drawn[1].place)),
-        *(shards, (images.shape, target.shape)),
+        *(found.units, shards, (images.shape, target.shape)),
     )
     _prove(step, graph, batch, weights, taken)
     return step
@@ -186,11 +195,6 @@ def masked(graph: TrainingGraph, step: int, shard: int) -> TrainingGraph:
         draws.append(((layer.seed, layer.site), (step, shard, calls[layer])))
         calls[layer] += 1
     return with_masks(graph, draws)
-
-
-def units_of(target: Tensor) -> tuple[int, int]:
-    """The amount of a row of a loss of these class indices, and the unit of its sums."""
-    return (1 << GRID, WEIGHED_UNIT) if is_weighed(target) else (1, CLASS_UNIT)
 
 
 def numbers_of(v: Tensor) -> ctypes.Array[ctypes.c_int64]:
@@ -254,9 +258,14 @@ class UsualStep:
         return loss
 
 
-def is_plain(criterion: nn.Module) -> bool:
-    """Whether a loss is the mean cross-entropy of classes, without weights or smoothing."""
-    return type(criterion) is CrossEntropyLoss and vars(criterion) == vars(CrossEntropyLoss())
+def smoothing_of(criterion: nn.Module) -> float | None:
+    """How much a loss smoothes labels that is else the mean cross-entropy of classes, without
+    weights; None for another."""
+    if type(criterion) is not CrossEntropyLoss:
+        return None
+    own = criterion.label_smoothing
+    plain = vars(criterion) == vars(CrossEntropyLoss(label_smoothing=own)) and 0 <= own <= 1
+    return own if plain else None
 
 
 def usual_step(
@@ -266,13 +275,15 @@ def usual_step(
     batch: Batch,
     shards: int,
     clip: Callable[[], None] | None = None,
+    smoothing: float = 0.0,
 ) -> UsualStep | None:
     """The recorded step of a model in training for batches like this one; None: there is none.
 
     clip: changes gradients before the optimizer takes them
+    smoothing: of labels
     """
     parameters = graph.graph.parameters
-    taken = Taken(getattr(model, "input_bits", 8), is_by_rows(model))
+    taken = Taken.by(model, smoothing)
     try:
         step = record_step(graph.graph, batch, [p.value for p in parameters], taken, shards)
     except NotRecordableError:
@@ -306,23 +317,34 @@ def _clipped(
 
 
 class Taken(NamedTuple):
-    """How a model takes its input: codes of some bits, at one exponent or by rows."""
+    """How a step takes a batch: samples as codes of some bits, at one exponent or by rows; labels
+    smoothed or not."""
 
     bits: int
     by_rows: bool
+    smoothing: float = 0.0
+
+    @classmethod
+    def by(cls, model: nn.Module, smoothing: float) -> Taken:
+        """As a model takes its input."""
+        return cls(getattr(model, "input_bits", 8), is_by_rows(model), smoothing)
 
     def __call__(self, k: kernels.Kernels, images: Tensor) -> BFPValue | Tensor:
         """Samples as the model's input: indices as they are."""
         if not images.is_floating_point():
             return images
-        return BFPValue(*k.quantize(images, *self), self.bits)
+        return BFPValue(*k.quantize(images, self.bits, self.by_rows), self.bits)
 
 
 class Computed(NamedTuple):
-    """A shard of a step: the loss, the exponent of its logits, gradients, updates."""
+    """A shard of a step: the loss, the exponent of its logits, gradients, updates.
+
+    units: the amount of a row in the loss, and the unit of its sums
+    """
 
     entropy: Entropy
     exponent: Exponent
+    units: tuple[int, int]
     gradients: list[BFPValue | None]
     updates: list[ShardUpdate]
 
@@ -342,20 +364,22 @@ def computed(
     z, e_z = output.resolved()
     if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
         raise NotRecordableError("the output is not a vector of classes for each target")
-    if target.dim() > 1 and isinstance(e_z, Tensor):
-        raise NotRecordableError("exponents are those of the places of a text")
     k.are_below(target, z.shape[-1])
-    rows = z.reshape(-1, z.shape[-1])
-    classes = target.flatten()
-    if is_weighed(target):
-        amounts = k.hits(classes, z.shape[-1], 1 << GRID)
-        entropy = k.weighed_entropy(rows, e_z, amounts)
+    rows, classes = z.reshape(-1, count := z.shape[-1]), target.flatten()
+    if target.dim() > 1 and isinstance(e_z, Tensor):  # of places: as where classes come second
+        rows, e_z = class_vectors(output.moved(lambda v: v.transpose(1, 2)), 1)
+    units = (1, CLASS_UNIT)
+    if is_weighed(target) or taken.smoothing:
+        left, beside = smoothed(taken.smoothing, count)
+        amount = left << GRID - POINT
+        units = (amount + count * beside, WEIGHED_UNIT)
+        entropy = k.weighed_entropy(rows, e_z, k.hits(classes, count, amount, beside))
         grad = gradient_of(entropy.codes.view(z.shape), -GRID, factor, 1.0 / len(rows))
     else:
         entropy = k.cross_entropy(rows, e_z, classes, len(rows))
         grad = gradient_of(entropy.codes.view(z.shape), CLASS_UNIT, factor)
     gradients = backward(graph, kept, grad)
-    return Computed(entropy, e_z, gradients, updates)
+    return Computed(entropy, e_z, units, gradients, updates)
 
 
 def apply_updates(updates: Sequence[ShardUpdate]) -> None:
@@ -409,18 +433,18 @@ def _compare(
     with _unchanged(updates):
         loss = step(*batch, PROVED)
         same = all(map(torch.equal, states, expected))
-    if loss != mean_loss(wanted, step.target) or not same:
+    if loss != mean_loss(wanted) or not same:
         raise NotRecordableError("the routine gives another loss or running state than the parts")
     for place, *of_shards in zip(step.gradients, *(w.gradients for w in wanted), strict=True):
         if not is_same(None if place is None else place.value(), joined(of_shards)):
             raise NotRecordableError("the routine gives other gradients than the parts")
 
 
-def mean_loss(shards: Sequence[Computed], target: Tensor) -> float:
-    """The mean over shards, whose targets are like this one."""
-    (amount, unit), total = units_of(target), 0.0
-    for (_, logs, distances), exponent, _, _ in shards:
+def mean_loss(shards: Sequence[Computed]) -> float:
+    """The mean over shards."""
+    total = 0.0
+    for (_, logs, distances), exponent, (amount, unit), _, _ in shards:
         weights = torch.full_like(logs, amount)
         units = softmax.loss_units(logs, weights, distances, exponent)
-        total += loss_value(units, unit, target.numel())
+        total += loss_value(units, unit, len(logs))
     return total / len(shards)

@@ -43,11 +43,12 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
 #define LOG2_E 1549082005 /* rne(log2(e) * 2**30) */
 #define HALF 31
 
-/* An amount at the class of every row, else 0 [n][classes]; a class of -1 is none. */
+/* An amount at the class of every row, else 0 [n][classes], and `beside` at all; a class of -1 is
+ * none. */
 void samebits_hits(const int64_t *target, int64_t n, int64_t classes, int64_t amount,
-                   int64_t *out) {
+                   int64_t beside, int64_t *out) {
     for (int64_t r = 0; r < n; r++)
-        for (int64_t j = 0; j < classes; j++) *out++ = target[r] == j ? amount : 0;
+        for (int64_t j = 0; j < classes; j++) *out++ = (target[r] == j ? amount : 0) + beside;
 }
 
 /* The sum of the rows' losses (6.1), from what `samebits_entropy` gives, as three numbers: of

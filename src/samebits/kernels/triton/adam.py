@@ -11,7 +11,7 @@ import triton.language as tl
 
 from samebits.kernels.triton.integers import number
 from samebits.kernels.triton.norms import NOT_FINITE, is_finite, ldexp, parts_of, power, real
-from samebits.kernels.triton.updates import E_P, TOP_P, random_bits, significand
+from samebits.kernels.triton.updates import E_P, TOP_P, exponents, random_bits, significand
 
 # Places of the numbers of a step, behind those of the update; and of numbers that live on.
 TOP_M, TOP_S, TOP_R, E_M, E_S = (tl.constexpr(i) for i in range(8, 13))
@@ -53,21 +53,22 @@ def value_of(code, e):
 
 
 @triton.jit
-def weight_of(w, delayed, e_w, i, ok):
+def weight_of(w, delayed, e_w, per, i, ok, ROWS: tl.constexpr):
     """The joint value of a weight, exactly."""
     joint = tl.load(w + i, mask=ok, other=0).to(tl.int64) * 32768
     joint -= tl.load(delayed + i, mask=ok, other=0)
-    return ldexp(joint.to(tl.float64), tl.load(e_w) - 15)
+    return ldexp(joint.to(tl.float64), exponents(e_w, i, ok, per, ROWS) - 15)
 
 
 @triton.jit
 def exact_moments(
-    g, e_g, e_g_by, w, delayed, e_w, first, root, cells, i, ok, beta1, rest1, beta2, rest2, coupled
-):
+    g, e_g, e_g_by, w, delayed, e_w, per, first, root, cells, i, ok,
+    beta1, rest1, beta2, rest2, coupled, ROWS: tl.constexpr,
+):  # fmt: skip
     """The first moment, and the root of the second, before they are rounded."""
     grad = ldexp(tl.load(g + i, mask=ok, other=0).to(tl.float64), number(e_g, e_g_by))
     if coupled != 0:
-        grad = grad + real(coupled) * weight_of(w, delayed, e_w, i, ok)
+        grad = grad + real(coupled) * weight_of(w, delayed, e_w, per, i, ok, ROWS)
     m = value_of(tl.load(first + i, mask=ok, other=0).to(tl.int64), tl.load(cells + _E_FIRST))
     m = real(beta1) * m + real(rest1) * grad
     s = value_of(tl.load(root + i, mask=ok, other=0).to(tl.int64), tl.load(cells + _E_ROOT))
@@ -76,14 +77,14 @@ def exact_moments(
 
 @triton.jit
 def tops(
-    g, e_g, e_g_by, w, delayed, e_w, first, root, cells, numbers, n,
-    beta1, rest1, beta2, rest2, coupled, BLOCK: tl.constexpr,
+    g, e_g, e_g_by, w, delayed, e_w, per, first, root, cells, numbers, n,
+    beta1, rest1, beta2, rest2, coupled, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest magnitudes of the new moments, which are not written."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     m, s = exact_moments(
-        g, e_g, e_g_by, w, delayed, e_w, first, root, cells, i, i < n,
-        beta1, rest1, beta2, rest2, coupled,
+        g, e_g, e_g_by, w, delayed, e_w, per, first, root, cells, i, i < n,
+        beta1, rest1, beta2, rest2, coupled, ROWS,
     )  # fmt: skip
     tl.atomic_max(numbers + TOP_M, tl.max(tl.where(i < n, bits_of(m), 0), 0))
     tl.atomic_max(numbers + TOP_S, tl.max(tl.where(i < n, bits_of(s), 0), 0))
@@ -91,15 +92,15 @@ def tops(
 
 @triton.jit
 def moments(
-    g, e_g, e_g_by, w, delayed, e_w, first, root, cells, numbers, n,
+    g, e_g, e_g_by, w, delayed, e_w, per, first, root, cells, numbers, n,
     beta1, rest1, beta2, rest2, coupled, new_first, new_root, flag, seed, parameter, steps,
-    RANDOM: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """M and S."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     m, s = exact_moments(
-        g, e_g, e_g_by, w, delayed, e_w, first, root, cells, i, i < n,
-        beta1, rest1, beta2, rest2, coupled,
+        g, e_g, e_g_by, w, delayed, e_w, per, first, root, cells, i, i < n,
+        beta1, rest1, beta2, rest2, coupled, ROWS,
     )  # fmt: skip
     e_m, up_m = exponent_for(tl.load(numbers + TOP_M))
     e_s, up_s = exponent_for(tl.load(numbers + TOP_S))
@@ -128,41 +129,44 @@ def powers(cells, beta1, beta2):
 
 @triton.jit
 def exact_direction(
-    w, delayed, e_w, first, root, cells, numbers, i, ok, beta1, beta2, decoupled, eps
-):
+    w, delayed, e_w, per, first, root, cells, numbers, i, ok, beta1, beta2, decoupled, eps,
+    ROWS: tl.constexpr,
+):  # fmt: skip
     """The direction before it is rounded, from the moments as they are stored."""
     power1, power2 = powers(cells, beta1, beta2)
     m = value_of(tl.load(first + i, mask=ok, other=0).to(tl.int64), tl.load(numbers + E_M))
     s = value_of(tl.load(root + i, mask=ok, other=0).to(tl.int64), tl.load(numbers + E_S))
     p = m / (1.0 - power1) / (s / tl.sqrt(1.0 - power2) + real(eps))
     if decoupled != 0:
-        p = p + real(decoupled) * weight_of(w, delayed, e_w, i, ok)
+        p = p + real(decoupled) * weight_of(w, delayed, e_w, per, i, ok, ROWS)
     return p
 
 
 @triton.jit
 def reach(
-    w, delayed, e_w, first, root, cells, numbers, n, beta1, beta2, decoupled, eps,
-    BLOCK: tl.constexpr,
+    w, delayed, e_w, per, first, root, cells, numbers, n, beta1, beta2, decoupled, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest magnitude of the direction, which is not written."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     p = exact_direction(
-        w, delayed, e_w, first, root, cells, numbers, i, i < n, beta1, beta2, decoupled, eps
-    )
+        w, delayed, e_w, per, first, root, cells, numbers, i, i < n, beta1, beta2, decoupled, eps,
+        ROWS,
+    )  # fmt: skip
     tl.atomic_max(numbers + TOP_R, tl.max(tl.where(i < n, bits_of(p), 0), 0))
 
 
 @triton.jit
 def direction(
-    w, delayed, e_w, first, root, cells, numbers, n, beta1, beta2, decoupled, eps, out, flag,
-    BLOCK: tl.constexpr,
+    w, delayed, e_w, per, first, root, cells, numbers, n, beta1, beta2, decoupled, eps, out, flag,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """P, its exponent and its largest code."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     p = exact_direction(
-        w, delayed, e_w, first, root, cells, numbers, i, i < n, beta1, beta2, decoupled, eps
-    )
+        w, delayed, e_w, per, first, root, cells, numbers, i, i < n, beta1, beta2, decoupled, eps,
+        ROWS,
+    )  # fmt: skip
     e, up = exponent_for(tl.load(numbers + TOP_R))
     code = encoded(p, e, i, False)
     tl.store(out + i, code.to(tl.int16), mask=i < n)

@@ -95,7 +95,10 @@ def product_parts(a, b):
 
 @triton.jit
 def spread_of(s1, s2, n):
-    """n * S2 - S1 * S1, rounded once to binary64; |S1| < 2**39, S2 < 2**54 and n <= 2**24."""
+    """n * S2 - S1 * S1, rounded once to binary64; |S1| < 2**39, S2 < 2**54 and n <= 2**24.
+
+    Roundings of samples (12.2) may leave less than 0, which counts as 0.
+    """
     high, low = product_parts(s2, n + s2 * 0)
     own_high, own_low = product_parts(tl.abs(s1), tl.abs(s1))
     rest = low - own_low
@@ -111,7 +114,7 @@ def spread_of(s1, s2, n):
     cut = cut | tl.where(long, top & 3, 0)
     top = tl.where(long, top >> 2, top)
     odd = top.to(tl.int64) | (cut != 0).to(tl.int64)
-    return ldexp(odd.to(tl.float64), by + tl.where(long, 2, 0))
+    return tl.where(high < 0, 0.0, ldexp(odd.to(tl.float64), by + tl.where(long, 2, 0)))
 
 
 @triton.jit
@@ -124,40 +127,46 @@ def joint_of(codes, delayed, e, e_by, c, inside):
 
 @triton.jit
 def batch_norm(
-    sums, ends, e_z, e_z_by, gamma, gamma_delayed, e_gamma, e_gamma_by, beta, beta_delayed,
-    e_beta, e_beta_by, mean, variance, scalars, m_out, b_out, ends_out, own, flag, n, C, eps, most,
-    RUNNING: tl.constexpr, BLOCK: tl.constexpr,
+    sums, e_sums, e_sums_by, ends, e_z, e_z_by, step, gamma, gamma_delayed, e_gamma, e_gamma_by,
+    beta, beta_delayed, e_beta, e_beta_by, mean, variance, scalars, m_out, b_out, ends_out, own,
+    flag, n, C, eps, most, RUNNING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scalars [3, C], multiply-adds [C] and their exponent; `ends_out` as `rounding.affine`."""
-    c, n = tl.arange(0, BLOCK), wide(n)
+    """Scalars [3, C], and the multiply-adds [C] of a sample, their exponent, and `ends_out` as
+    `rounding.affine` takes it.
+
+    A program makes those of a sample, and the first of them writes the scalars. step: 1 where
+    samples have exponents of their own, else all are one
+    """
+    c, n, sample = tl.arange(0, BLOCK), wide(n), tl.program_id(0).to(tl.int64)
     inside = c < C
-    e = number(e_z, e_z_by)
     if RUNNING:
         centre = tl.load(mean + c, mask=inside, other=0.0).to(tl.float64)
         var = tl.load(variance + c, mask=inside, other=0.0).to(tl.float64)
     else:
         s1 = tl.load(sums + c, mask=inside, other=0)
         spread = spread_of(s1, tl.load(sums + C + c, mask=inside, other=0), n)
+        e = number(e_sums, e_sums_by)
         centre = ldexp(s1.to(tl.float64) / n.to(tl.float64), e)
         var = ldexp(spread / (n * n).to(tl.float64), 2 * e)
     inv = 1.0 / tl.sqrt(var + real(eps))
     a = joint_of(gamma, gamma_delayed, e_gamma, e_gamma_by, c, inside) * inv
     a = tl.where(inside, a, 0.0)
     shift = joint_of(beta, beta_delayed, e_beta, e_beta_by, c, inside) - centre * a
-    alpha = ldexp(a, e)
+    alpha = ldexp(a, number(e_z + sample * step, e_z_by))
     bound = tl.where(inside, wide(most).to(tl.float64) * tl.abs(alpha) + tl.abs(shift), 0.0)
     new = fit(tl.max(tl.where(is_finite(bound), bound, 0.0), 0), 30)
     m, b = whole(ldexp(alpha, -new)), whole(ldexp(shift, -new))
     for i in tl.static_range(3):
-        tl.store(scalars + i * C + c, (centre, inv, a)[i], mask=inside)
+        tl.store(scalars + i * C + c, (centre, inv, a)[i], mask=inside & (sample == 0))
+    m_out, b_out, ends = m_out + sample * C, b_out + sample * C, ends + sample * 2 * C
     tl.store(m_out + c, m.to(tl.int32), mask=inside)
     tl.store(b_out + c, b.to(tl.int32), mask=inside)
     low = -tl.load(ends + c, mask=inside, other=0) * m + b
     high = tl.load(ends + C + c, mask=inside, other=0) * m + b
     low, high = tl.where(inside, low, 0), tl.where(inside, high, 0)
-    tl.store(ends_out, tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 0))
-    tl.store(ends_out + 1, tl.maximum(tl.max(tl.maximum(low, high), 0), 0))
-    tl.store(own, new)
+    tl.store(ends_out + sample * 2, tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 0))
+    tl.store(ends_out + sample * 2 + 1, tl.maximum(tl.max(tl.maximum(low, high), 0), 0))
+    tl.store(own + sample, new)
     tl.atomic_max(flag, unfit(bound, UNFIT_SCALE))
 
 
@@ -174,25 +183,28 @@ def as_codes(v, out, own, c, inside):
 
 @triton.jit
 def batch_norm_gradient(
-    sums, scalars, e_g, e_g_by, e_z, e_z_by, a_out, b_out, c_out, own, dgamma, dbeta, flag, n, C,
-    most, TRAINING: tl.constexpr, WANTED: tl.constexpr, BLOCK: tl.constexpr,
+    sums, e_s, e_s_by, e_t, e_t_by, scalars, e_g, e_g_by, g_step, e_z, e_z_by, z_step, a_out, b_out,
+    c_out, own, dgamma, dbeta, of_both, flag, n, C, most,
+    TRAINING: tl.constexpr, WANTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dgamma, dbeta, and the integers of a * g + b * z + c; own: exponents of the last and of both.
+    """dgamma, dbeta, and the integers of a * g + b * z + c of a sample, with their exponents.
 
-    sums: of g and of g * z, int64 [2, C]; most: the largest code of g; WANTED: whether these
-    integers are
+    A program makes those of a sample, as `batch_norm`. sums: of g and of g * z, int64 [2, C], with
+    exponents e_s and e_t; most: the largest code of g; WANTED: whether these integers are
     """
-    c, n = tl.arange(0, BLOCK), wide(n)
+    c, n, sample = tl.arange(0, BLOCK), wide(n), tl.program_id(0).to(tl.int64)
     inside = c < C
-    of_g, of_z = number(e_g, e_g_by), number(e_z, e_z_by)
+    of_g, of_z = number(e_g + sample * g_step, e_g_by), number(e_z + sample * z_step, e_z_by)
     centre = tl.load(scalars + c, mask=inside, other=0.0)
     inv = tl.load(scalars + C + c, mask=inside, other=0.0)
     a = tl.load(scalars + 2 * C + c, mask=inside, other=0.0)
-    sg = ldexp(tl.load(sums + c, mask=inside, other=0).to(tl.float64), of_g)
-    sgz = ldexp(tl.load(sums + C + c, mask=inside, other=0).to(tl.float64), of_g + of_z)
-    gg = (sgz - centre * sg) * inv
-    as_codes(gg, dgamma, own + 1, c, inside)
-    as_codes(sg, dbeta, own + 2, c, inside)
+    sg = tl.load(sums + c, mask=inside, other=0).to(tl.float64)
+    sg = ldexp(sg, number(e_s, e_s_by))
+    sgz = tl.load(sums + C + c, mask=inside, other=0).to(tl.float64)
+    gg = (ldexp(sgz, number(e_t, e_t_by)) - centre * sg) * inv
+    if sample == 0:
+        as_codes(gg, dgamma, of_both, c, inside)
+        as_codes(sg, dbeta, of_both + 1, c, inside)
     slope, offset = a * 0.0, a * 0.0
     if TRAINING:
         count = n.to(tl.float64)
@@ -205,8 +217,9 @@ def batch_norm_gradient(
     e = fit(tl.max(tl.abs(tl.where(inside & is_finite(a), a, 0.0)), 0), 24)
     e = tl.maximum(e, fit(tl.max(tl.where(fine, reach, 0.0), 0), 61))
     for i in tl.static_range(3):
-        tl.store((a_out, b_out, c_out)[i] + c, whole(ldexp((a, slope, offset)[i], -e)), mask=inside)
-    tl.store(own, e)
+        to = (a_out, b_out, c_out)[i] + sample * C
+        tl.store(to + c, whole(ldexp((a, slope, offset)[i], -e)), mask=inside)
+    tl.store(own + sample, e)
     # The first that is not finite is told.
     bad = unfit(tl.where(inside, gg, 0.0), NOT_FINITE)
     other = unfit(tl.where(inside, sg, 0.0), NOT_FINITE)

@@ -43,6 +43,11 @@ class DeviceNumber(int):
         """The number. Waits for the device."""
         return int(self.cell.item()) + self.offset
 
+    @property
+    def numerator(self) -> int:
+        """The number, of which `fractions` asks in this way. Waits for the device."""
+        return self.read()
+
     def tensor(self) -> Tensor:
         """The number as int64 [], which waits for nothing."""
         return self.cell + self.offset if self.offset else self.cell
@@ -144,6 +149,14 @@ zero = _cell_of("zero")  # beside which a number that is known is all offset
 def place(v: int, device: torch.device) -> tuple[Tensor, int]:
     """The cell and the offset of a number, as kernels take them."""
     return (v.cell, v.offset) if isinstance(v, DeviceNumber) else (zero(device), v)
+
+
+def tensor_of(v: int | Tensor, device: torch.device) -> Tensor:
+    """A number as int64 [] on a device, which waits for nothing; a tensor as it is."""
+    if isinstance(v, Tensor):
+        return v
+    own, by = place(v, device)
+    return own + by
 
 
 flag = _cell_of("flag")

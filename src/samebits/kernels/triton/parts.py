@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,8 @@ from samebits.kernels import rows as by_rows
 from samebits.kernels.eager import Eager
 from samebits.kernels.geometry import ConvShape
 from samebits.kernels.memory import nchw, nhwc, rows, unrows
-from samebits.kernels.protocol import CODE_TYPE, Found, Part, State, Sum
+from samebits.kernels.norm import per_channel
+from samebits.kernels.protocol import CODE_TYPE, Found, Part, State, Sum, WholePart
 from samebits.kernels.rows import Exponent
 from samebits.kernels.triton import norms, products, rounding
 from samebits.kernels.triton.launch import (
@@ -24,7 +27,15 @@ from samebits.kernels.triton.launch import (
     sizes,
     tiles,
 )
-from samebits.kernels.triton.numbers import BAD_INDEX, DeviceNumber, flag, place, plain
+from samebits.kernels.triton.numbers import (
+    BAD_INDEX,
+    NAN,
+    NOT_FINITE,
+    DeviceNumber,
+    flag,
+    place,
+    tensor_of,
+)
 from samebits.spec import formats
 
 BITS_OF = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
@@ -32,6 +43,8 @@ BITS_OF = {torch.int8: 8, torch.int16: 16, torch.int32: 32}
 
 class TritonParts(Eager):
     """The part of `Triton` that finds exponents, scales, rounds and multiplies."""
+
+    reads = False
 
     # --- scaling and rounding ---------------------------------------------------------------
 
@@ -48,8 +61,10 @@ class TritonParts(Eager):
         return True
 
     def quantize(self, x: Tensor, bits: int, by_rows: bool = False) -> Part:
-        if by_rows or not x.is_floating_point():
+        if not x.is_floating_point() or (by_rows and not x.numel()):
             return super().quantize(x, bits, by_rows)
+        if by_rows:
+            return _quantized_by_rows(x, bits)
         x = ordered(x)
         n, top, own = x.numel(), cell(x), room(x)
         over(norms.largest_real, n, x, top, n)
@@ -78,8 +93,45 @@ class TritonParts(Eager):
         self, acc: Tensor, largest: int, exponent: Exponent, bits: int, divisor: int = 1
     ) -> Part:
         if isinstance(exponent, Tensor):
-            return super().requantize(acc, largest, exponent, bits, divisor)
+            return self._by_rows(acc, exponent, by_rows.row_size(acc.shape), bits, divisor)
         return self._rounded(acc, largest, exponent, bits, divisor, shorten=False)
+
+    def _by_rows(
+        self,
+        v: Tensor,
+        exponent: Tensor,
+        size: Sequence[int],
+        bits: int,
+        divisor: int = 1,
+        limited: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """`rows.requantize` in torch, without a look at a number."""
+        e, _ = by_rows.fitted(v, exponent, size, bits, divisor)
+        e = torch.where(e == by_rows._NONE, formats.EXPONENT_MIN, _least(e) if limited else e)
+        if limited:
+            _limit(e)
+        by = exponent - e
+        codes = by_rows.scale(v, by) if divisor == 1 else by_rows._divided(v, by, divisor)
+        return codes.to(CODE_TYPE[bits]), e
+
+    def aligned(self, v: Tensor, exponent: Tensor, size: Sequence[int], keep: bool) -> Part:
+        """Both ways are computed where exponents may stay as they are."""
+        codes, e = by_rows.aligned(v, exponent, size)
+        if not keep or not v.numel():
+            return codes, e
+        axes = [axis for axis in range(v.dim()) if size[axis] == 1]
+        own = exponent.expand(v.shape)
+        low, high = (own.amin(axes, True), own.amax(axes, True)) if axes else (own, own)
+        same = (low == high).all()
+        return torch.where(same, v, codes), torch.where(same, high.view(e.shape), e)
+
+    def at_one(self, v: Tensor, exponent: Tensor, bits: int) -> WholePart:
+        v = v.long()
+        top = torch.where(v != 0, exponent, by_rows._NONE).amax()
+        e = top + bits - 62
+        by = (exponent - e).clamp(max=62 - bits)  # of zeros alone any
+        own = torch.where(top == by_rows._NONE, formats.EXPONENT_MIN, e)
+        return by_rows.scale(v, by), found(own)
 
     def shorten(self, acc: Tensor, largest: int, exponent: Exponent) -> Part:
         if isinstance(exponent, Tensor):
@@ -103,20 +155,30 @@ class TritonParts(Eager):
         """Parts that are all zeros do not count: their exponent is far below any other's."""
         if len(parts) == 1 or any(isinstance(e, Tensor) for _, e in parts):
             return super().resolve(parts)
-        device, owns = parts[0][0].device, list[Tensor]()
-        for codes, exponent in parts:
-            assert isinstance(exponent, int)
-            top = self.largest_of(codes)
-            assert isinstance(top, DeviceNumber)
-            own, by = place(exponent, device)
-            owns.append(torch.where(top.cell > 0, own + by, by_rows._NONE))
-        common = torch.stack(owns).amax()
-        total = None
-        for (codes, _), own in zip(parts, owns, strict=True):
-            addend = self.scale(codes, DeviceNumber(own - common))
-            total = addend if total is None else total + addend
-        assert total is not None
+        owns = self._live(parts)
+        common = owns.amax()
+        addends = (
+            self.scale(codes, DeviceNumber(own - common))
+            for (codes, _), own in zip(parts, owns, strict=True)
+        )
+        total = sum(addends, start=next(addends))
         return self.shorten(total, self.largest_of(total), DeviceNumber(common))
+
+    def _live(self, parts: Sequence[Part]) -> Tensor:
+        """The exponents of parts that are not all zeros, and far below any other in their place."""
+        tops = [tensor_of(self.largest_of(codes), codes.device) for codes, _ in parts]
+        owns = [tensor_of(e, codes.device) for codes, e in parts]
+        return torch.where(torch.stack(tops) > 0, torch.stack(owns), by_rows._NONE)
+
+    def side_by_side(self, parts: Sequence[WholePart], axis: int) -> WholePart:
+        owns = self._live(parts)
+        common = owns.amax()
+        common = torch.where(common == by_rows._NONE, formats.EXPONENT_MIN, common)
+        codes = [
+            self.scale_to(codes, DeviceNumber((own - common).clamp(max=0)), 8)
+            for (codes, _), own in zip(parts, owns, strict=True)
+        ]
+        return torch.cat(codes, axis), found(common)
 
     def divide(self, v: Tensor, divisor: Tensor | int) -> Tensor:
         if isinstance(divisor, Tensor):
@@ -191,22 +253,24 @@ class TritonParts(Eager):
     def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
         """A bias of zeros leaves the exponent: it is found on the device."""
         if isinstance(exponent, Tensor):
-            codes, delayed, e_b = bias
-            return super().with_bias(acc, plain(largest), exponent, (codes, delayed, plain(e_b)))
-        value, device = self.joint(*bias[:2]), acc.device
+            own, device = exponent, acc.device
+        else:
+            own, device = tensor_of(exponent, acc.device), acc.device
+        value, of_bias = self.joint(*bias[:2]), tensor_of(bias[2], device)
         top = self.largest_of(value)
         assert isinstance(top, DeviceNumber)
-        (own, by), (of_bias, by_b) = place(exponent, device), place(bias[2], device)
-        own, of_bias = own + by, of_bias + by_b
         least = of_bias + by_rows.bit_length(top.cell) - 30
         common = torch.where(top.cell > 0, torch.maximum(own, least), own)
+        if isinstance(exponent, Tensor):
+            terms = by_rows.scale(per_channel(value, acc), of_bias - common)
+            return by_rows.scale(acc, own - common) + terms, 0, common
         terms = self.scale(value, DeviceNumber(of_bias - common))
         kind = torch.int32 if acc.dtype == torch.int32 else torch.int64
         return *self._biased(acc, DeviceNumber(own - common), terms, kind), DeviceNumber(common)
 
     def add_sums(self, a: Tensor, ea: Exponent, b: Tensor, eb: Exponent) -> Found:
         if isinstance(ea, Tensor) or isinstance(eb, Tensor):
-            return super().add_sums(a, plain(ea), b, plain(eb))
+            return super().add_sums(a, ea, b, eb)
         a = ordered(a)
         b = b if b.stride() == a.stride() else torch.empty_like(a).copy_(b)
         tops, own, slot, n = cell(a, 2), room(a), cell(a), a.numel()
@@ -217,6 +281,34 @@ class TritonParts(Eager):
         of_b = (b, tops[1], *place(eb, a.device))
         over(rounding.added, max(n, 1), *of_a, *of_b, out, own, slot, n)
         return out, found(slot), found(own)
+
+
+def _least(e: Tensor) -> Tensor:
+    """Exponents of at least -128."""
+    return e.clamp(min=formats.EXPONENT_MIN)
+
+
+def _limit(e: Tensor) -> None:
+    """Raise the flag by exponents above 127."""
+    if e.numel():
+        up = flag(e.device)
+        torch.maximum(up, torch.where(e > formats.EXPONENT_MAX, e, 0).amax(), out=up)
+
+
+def _quantized_by_rows(x: Tensor, bits: int) -> Part:
+    """Real numbers as codes whose rows have their own smallest exponents; nothing is read."""
+    values, size = x.double(), by_rows.row_size(x.shape)
+    axes = [axis for axis in range(x.dim()) if size[axis] == 1]
+    top = values.abs().amax(axes, keepdim=True)
+    fine, up = top.isfinite(), flag(x.device)
+    bad = torch.where(fine, 0, NOT_FINITE + top.isnan() * NAN)
+    torch.maximum(up, bad.amax(), out=up)
+    fraction, own = torch.frexp(torch.where(fine, top, 0.0))
+    e = own - 53 + by_rows.shifts((fraction * 2.0**53).long(), bits)
+    e = torch.where(top == 0, formats.EXPONENT_MIN, _least(e))
+    _limit(e)
+    power = ((1023 - e) << 52).view(torch.float64)  # by the bits of binary64
+    return torch.round(torch.where(fine, values, 0.0) * power).to(CODE_TYPE[bits]), e
 
 
 PROGRAMS = 528

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from samebits.kernels import rows as by_rows
 from samebits.kernels.averages import Averages, Factors, Spans
-from samebits.kernels.eager import Eager
+from samebits.kernels.eager import BIAS_BITS, DOT_BITS, Eager
 from samebits.kernels.geometry import Window
 from samebits.kernels.memory import like, nchw, nhwc, rows, unrows
+from samebits.kernels.norm import guard_of, of_samples
 from samebits.kernels.optimize import Roster, StepGradients, StepOptions
 from samebits.kernels.protocol import (
     BITS,
-    CODE_TYPE,
     Entropy,
     Found,
     MultiplyAdds,
@@ -52,7 +52,7 @@ from samebits.kernels.triton.launch import (
     over,
     room,
 )
-from samebits.kernels.triton.numbers import DeviceNumber, flag, place, plain
+from samebits.kernels.triton.numbers import DeviceNumber, flag, place, plain, tensor_of
 from samebits.kernels.triton.parts import TritonParts
 from samebits.spec import formats
 from samebits.spec.training.attention import SOFTMAX_EXPONENT
@@ -135,7 +135,7 @@ class Triton(TritonParts):
         self, acc: Tensor, largest: int, exponent: Exponent, divisor: int, bits: int
     ) -> Part:
         if isinstance(exponent, Tensor):
-            return super().divided(acc, plain(largest), exponent, divisor, bits)
+            return super().divided(acc, 0, exponent, divisor, bits)
         own, by = place(largest, acc.device)
         up = DeviceNumber((bits - bit_length(own + by)).clamp(min=0))
         quotient, top = self._quotients(self.scale(acc, up), divisor)
@@ -152,39 +152,47 @@ class Triton(TritonParts):
         running: tuple[Tensor, Tensor] | None,
         eps: float,
     ) -> tuple[MultiplyAdds, Tensor, Tensor, int] | None:
-        """One launch for the sums, one for the scalars of all channels."""
-        if isinstance(exponent, Tensor):
-            return None
-        sums, ends, n = self._channel_sums(z, z)
-        channels, device = sums.shape[1], z.device
+        """One launch for the sums, one for the scalars of all channels and samples."""
+        samples, bits = _samples(z, exponent), BITS[z.dtype]
+        parts, ends, n = self._channel_sums(z, z, samples)
+        channels, device = parts.shape[2], z.device
+        sums, e_sums = _statistics(parts, exponent, guard_of(bits))
         scalars = sums.new_empty((3, channels), dtype=torch.float64)
-        m, b = (sums.new_empty((1, channels), dtype=torch.int32) for _ in range(2))
-        own, found_ends = room(sums), sums.new_empty((1, 2))
+        m, b = (sums.new_empty((samples, channels), dtype=torch.int32) for _ in range(2))
+        own, found_ends = room(sums, samples), sums.new_empty((samples, 2))
         states = [v for w, a, e in (gamma, beta) for v in (w, a, *place(e, device))]
-        norms.batch_norm[(1,)](
-            *(sums, ends, *place(exponent, device), *states, *(running or (scalars, scalars))),
-            *(scalars, m, b, found_ends, own, flag(device), n, channels, bits_of(eps)),
-            *(formats.CODE_MAX[BITS[z.dtype]],),
+        norms.batch_norm[(samples,)](
+            *(sums, *place(e_sums, device), ends, *_of_samples(exponent, samples, z), *states),
+            *(*(running or (scalars, scalars)), scalars, m, b, found_ends, own, flag(device)),
+            *(n * samples, channels, bits_of(eps), formats.CODE_MAX[bits]),
             **{"RUNNING": running is not None, "BLOCK": block_of(channels), **EXACT},
         )
-        by = MultiplyAdds(m, b, found(own), found_ends, found(found_ends[0, 0]))
-        return by, scalars, sums, exponent
+        if isinstance(exponent, Tensor):
+            return (
+                MultiplyAdds(m, b, own.view(exponent.shape), found_ends, 0),
+                scalars,
+                sums,
+                e_sums,
+            )
+        by = MultiplyAdds(m, b, found(own[0]), found_ends, found(found_ends[0, 0]))
+        return by, scalars, sums, e_sums
 
-    def _channel_sums(self, g: Tensor, z: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Sums of g and g * z of channels; the largest -g and g; elements of a channel."""
+    def _channel_sums(self, g: Tensor, z: Tensor, samples: int) -> tuple[Tensor, Tensor, int]:
+        """Sums of g and g * z of the channels of samples, [samples, 2, channels]; the largest -g
+        and g; elements of a channel."""
         check_device(g)
         g, z = rows(g), rows(z)
         channels = g.shape[-1]
-        n = g.numel() // channels
-        sums = g.new_zeros((2, channels), dtype=torch.int64)
+        n = g.numel() // channels // samples
+        sums = g.new_zeros((samples, 2, channels), dtype=torch.int64)
         ends = torch.full_like(sums, -(1 << 40))
         block = min(block_of(channels), 64)
-        grid = (-(-n // ROWS), -(-channels // block))
+        grid = (-(-n // ROWS), -(-channels // block), samples)
         rounding.channel_sums[grid](g, z, sums, ends, n, channels, ROWS=ROWS, BLOCK=block)
         return sums, ends, n
 
     def channel_grad_sums(self, g: Tensor, z: Tensor) -> Tensor:
-        return self._channel_sums(g, z)[0]
+        return self._channel_sums(g, z, 1)[0][0]
 
     def affine(self, z: Tensor, by: MultiplyAdds, bits: int) -> Part:
         return self._affine(z, by, 0, bits, None)
@@ -239,23 +247,39 @@ class Triton(TritonParts):
         wants_input: bool,
     ) -> tuple[Part | None, WholePart, WholePart] | None:
         """The sums, the scalars, the multiply-adds, and one rounding."""
-        if isinstance(e_g, Tensor) or isinstance(e_z, Tensor):
-            return None
-        sums, _, n = self._channel_sums(g, z)
-        channels, device = sums.shape[1], g.device
-        a, b, c = (sums.new_empty(channels) for _ in range(3))
+        many = isinstance(e_g, Tensor) or isinstance(e_z, Tensor)
+        samples, device = len(z) if many else 1, g.device
+        parts, _, n = self._channel_sums(g, z, samples)
+        channels = parts.shape[2]
+        sums, e_s, e_t = self._gathered(parts, e_g, e_z)
+        a, b, c = (sums.new_empty((samples, channels)) for _ in range(3))
         dgamma, dbeta = (sums.new_empty(channels, dtype=torch.int32) for _ in range(2))
-        own = room(sums, 3)
-        norms.batch_norm_gradient[(1,)](
-            *(sums, scalars, *place(e_g, device), *place(e_z, device), a, b, c, own),
-            *(dgamma, dbeta, flag(device), n, channels, formats.CODE_MAX[BITS[g.dtype]]),
+        own, both = room(sums, samples), room(sums, 2)
+        norms.batch_norm_gradient[(samples,)](
+            *(sums, *place(e_s, device), *place(e_t, device), scalars),
+            *(*_of_samples(e_g, samples, g), *_of_samples(e_z, samples, z), a, b, c, own),
+            *(dgamma, dbeta, both, flag(device), n * samples, channels),
+            *(formats.CODE_MAX[BITS[g.dtype]],),
             **{"TRAINING": training, "WANTED": wants_input, "BLOCK": block_of(channels), **EXACT},
         )
-        others = (dgamma, found(own[1])), (dbeta, found(own[2]))
+        others = (dgamma, found(both[0])), (dbeta, found(both[1]))
         if not wants_input:
             return None, *others
+        if many:
+            slopes = of_samples(a, g) * g.long() + of_samples(b, g) * z.long()
+            size = by_rows.row_size(z.shape)
+            return self.shorten(slopes + of_samples(c, g), 0, own.view(size)), *others
         acc, top = self._multiply_adds(g, z, (a, b, c), torch.int64)
         return self.shorten(acc, top, found(own[0])), *others
+
+    def _gathered(self, parts: Tensor, e_g: Exponent, e_z: Exponent) -> tuple[Tensor, int, int]:
+        """The sums over samples of g and of g * z, int64 [2, channels], and their exponents."""
+        if isinstance(e_g, int) and isinstance(e_z, int):
+            return parts[0], e_g, e_g + e_z
+        of_g, of_z = (tensor_of(e, parts.device).reshape(-1, 1) for e in (e_g, e_z))
+        s, e_s = by_rows.gathered(self, parts[:, 0], of_g, BIAS_BITS)
+        t, e_t = by_rows.gathered(self, parts[:, 1], of_g + of_z, DOT_BITS)
+        return torch.stack([s, t]), e_s, e_t
 
     def running_statistics(
         self,
@@ -356,13 +380,7 @@ class Triton(TritonParts):
     ) -> Part:
         """In torch, without a look at a number."""
         own, wanted = _of_blocks(v, exponent, beside, size)
-        e, _ = by_rows.fitted(v, own, wanted, bits)
-        least = torch.clamp(e, min=formats.EXPONENT_MIN) if limited else e
-        e = torch.where(e == by_rows._NONE, formats.EXPONENT_MIN, least)
-        if limited and e.numel():
-            up = flag(v.device)
-            torch.maximum(up, torch.where(e > formats.EXPONENT_MAX, e, 0).amax(), out=up)
-        codes = by_rows.scale(v, own - e).to(CODE_TYPE[bits])
+        codes, e = self._by_rows(v, own, wanted, bits, limited=limited)
         return codes, found(e.view(())) if size is None else e
 
     def shorten_blocks(
@@ -435,8 +453,7 @@ def _of_blocks(
     """Exponents that broadcast against v, and the shape of those that are wanted."""
     own = exponent + beside
     if isinstance(own, int):
-        cell, by = place(own, v.device)
-        own = (cell + by).view([1] * v.dim())
+        own = tensor_of(own, v.device).view([1] * v.dim())
     return own, [1] * v.dim() if size is None else size
 
 
@@ -448,6 +465,30 @@ def _window(v: Tensor, window: Window) -> dict[str, int]:
     """A window as kernels of pools take it, with the channels of an image."""
     (kh, kw), (sh, sw), (ph, pw), _ = window
     return {"C": v.shape[3], "KH": kh, "KW": kw, "SH": sh, "SW": sw, "PH": ph, "PW": pw}
+
+
+def _samples(z: Tensor, exponent: Exponent) -> int:
+    """The number of samples that have an exponent each, else 1."""
+    return len(z) if isinstance(exponent, Tensor) else 1
+
+
+def _of_samples(exponent: Exponent, n: int, like: Tensor) -> tuple[Tensor, int, int]:
+    """`_of_rows` of the exponents of samples, of any rank."""
+    own = exponent.reshape(-1, 1) if isinstance(exponent, Tensor) else exponent
+    return _of_rows(own, n, like)
+
+
+def _statistics(parts: Tensor, exponent: Exponent, guard: int) -> tuple[Tensor, int]:
+    """The sums over samples [samples, 2, channels], by rows at the largest exponent less `guard`
+    (12.2), and their exponent."""
+    if isinstance(exponent, int):
+        return parts[0], exponent
+    own, (s1, s2) = exponent.reshape(-1, 1), parts.unbind(1)
+    top = torch.where(s2.amax(1, keepdim=True) > 0, own, by_rows._NONE).amax()
+    common = torch.where(top == by_rows._NONE, formats.EXPONENT_MIN, top)
+    by = (own - common).clamp(max=0) + guard
+    sums = [by_rows.scale(v, shift).sum(0) for v, shift in ((s1, by), (s2, 2 * by))]
+    return torch.stack(sums), found(common) - guard
 
 
 def _of_rows(exponent: Exponent, n: int, like: Tensor) -> tuple[Tensor, int, int]:

@@ -218,9 +218,15 @@ def channel_sums(g, z, out, ends, n, C, ROWS: tl.constexpr, BLOCK: tl.constexpr)
     """out[0] += g and out[1] += g * z of every channel, int64 [2, C], over ROWS rows a program.
 
     ends: int64 [2, C], max|least code| and the largest of g raised by them: of -g and of g; the
-    caller takes their signs.
+    caller takes their signs. Samples of n rows each (axis 2 of the grid) have sums of their own.
     """
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    c, sample = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.program_id(2).to(tl.int64)
+    g, z, out, ends = (
+        g + sample * n * C,
+        z + sample * n * C,
+        out + sample * 2 * C,
+        ends + sample * 2 * C,
+    )
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = (row[:, None] < n) & (c[None, :] < C)
     at = row[:, None] * C + c[None, :]

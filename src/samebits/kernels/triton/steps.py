@@ -12,7 +12,7 @@ from torch import Tensor
 from samebits.kernels.memory import like
 from samebits.kernels.optimize import Entry, Roster, StepGradients, StepOptions
 from samebits.kernels.triton import adam, updates
-from samebits.kernels.triton.launch import BLOCK, EXACT, bits_of, cell, over, real_of
+from samebits.kernels.triton.launch import BLOCK, EXACT, bits_of, block_of, cell, over, real_of
 from samebits.kernels.triton.numbers import DeviceNumber, flag, place
 from samebits.kernels.triton.parts import TritonParts
 
@@ -56,7 +56,7 @@ class _Moving(NamedTuple):
     """A parameter in the course of a step.
 
     rates: its coefficients; p, numbers: the direction that moves it; moments: the new ones, as many
-    as the entry has; found: the numbers of these
+    as the entry has; found: the numbers of these; own: those of its rows
     """
 
     entry: Entry
@@ -66,6 +66,7 @@ class _Moving(NamedTuple):
     numbers: Tensor
     moments: tuple[Tensor, ...]
     found: Tensor
+    own: Tensor
 
 
 def optimize(
@@ -123,26 +124,29 @@ def _directed(entry: Entry, o: StepOptions, rates: Tensor, g: Tensor, e_g: int) 
     v = entry.moments[0] if entry.moments else None
     cells, device = entry.numbers.cells, g.device
     numbers = cell(g, 2 * updates.NUMBERS).view(2, -1)
+    top = entry.exponent.amax().long() if _by_rows(entry) else entry.exponent
 
     def direction(old: Tensor | None, of_v: Tensor, own: Tensor, is_random: bool) -> Tensor:
         out, n = torch.empty_like(entry.codes, dtype=torch.int16), g.numel()
         over(
-            *(updates.direction, n, g, *place(e_g, device), entry.codes, entry.delayed),
-            *(entry.exponent, out if old is None else old, of_v, out, own, flag(device), n),
+            *(updates.direction, n, g, *place(e_g, device), *_weight(entry)[:3], top, _per(entry)),
+            *(out if old is None else old, of_v, out, own, flag(device), n),
             *(rates, o.seed, entry.place, cells[STEPS:]),
+            ROWS=_by_rows(entry),
             MOMENTUM=old is not None,
             RANDOM=is_random,
         )
         return out
 
+    def moving(p: Tensor, own: Tensor, new: tuple[Tensor, ...]) -> _Moving:
+        return _Moving(entry, o, rates, p, own, new, numbers[1], _of_rows(entry, p, own))
+
     if v is None:
-        p = direction(None, cells, numbers[0], False)
-        return _Moving(entry, o, rates, p, numbers[0], (), numbers[1])
+        return moving(direction(None, cells, numbers[0], False), numbers[0], ())
     new = direction(v, cells, numbers[1], bool(o.random))
     if o.nesterov:
-        p = direction(new, numbers[1], numbers[0], False)
-        return _Moving(entry, o, rates, p, numbers[0], (new,), numbers[1])
-    return _Moving(entry, o, rates, new, numbers[1], (new,), numbers[1])
+        return moving(direction(new, numbers[1], numbers[0], False), numbers[0], (new,))
+    return moving(new, numbers[1], (new,))
 
 
 def _directed_by_adam(entry: Entry, o: StepOptions, rates: Tensor, g: Tensor, e_g: int) -> _Moving:
@@ -150,17 +154,49 @@ def _directed_by_adam(entry: Entry, o: StepOptions, rates: Tensor, g: Tensor, e_
     cells, n, up = entry.numbers.cells, g.numel(), flag(g.device)
     numbers = cell(g, updates.NUMBERS)
     first, root, p = (torch.empty_like(v) for v in (*entry.moments, entry.moments[0]))
-    of_weight = (entry.codes, entry.delayed, entry.exponent)
+    of_weight, kinds = _weight(entry), {"ROWS": _by_rows(entry)}
     own = [bits_of(v) for v in (o.beta1, 1.0 - o.beta1, o.beta2, 1.0 - o.beta2, o.coupled)]
     operands = (g, *place(e_g, g.device), *of_weight, *entry.moments, cells, numbers, n, *own)
-    over(adam.tops, n, *operands)
+    over(adam.tops, n, *operands, **kinds)
     drawn = (o.seed, entry.place, cells[STEPS:])
-    over(adam.moments, n, *operands, first, root, up, *drawn, RANDOM=bool(o.random))
+    over(adam.moments, n, *operands, first, root, up, *drawn, RANDOM=bool(o.random), **kinds)
     own = [bits_of(v) for v in (o.beta1, o.beta2, o.decoupled, o.eps)]
     operands = (*of_weight, first, root, cells, numbers, n, *own)
-    over(adam.reach, n, *operands)
-    over(adam.direction, n, *operands, p, up)
-    return _Moving(entry, o, rates, p, numbers, (first, root), numbers)
+    over(adam.reach, n, *operands, **kinds)
+    over(adam.direction, n, *operands, p, up, **kinds)
+    own_rows = _of_rows(entry, p, numbers)
+    return _Moving(entry, o, rates, p, numbers, (first, root), numbers, own_rows)
+
+
+def _by_rows(entry: Entry) -> bool:
+    """Whether rows of a weight have exponents of their own."""
+    return entry.exponent.dim() > 0
+
+
+def _per(entry: Entry) -> int:
+    """Elements of a row: all of them where a weight has one exponent."""
+    return entry.codes.numel() // entry.exponent.numel()
+
+
+def _weight(entry: Entry) -> tuple[Any, ...]:
+    """A weight and the size of its rows, as kernels take them."""
+    return entry.codes, entry.delayed, entry.exponent, _per(entry)
+
+
+def _each_row(kernel: Any, entry: Entry, *arguments: Any, **options: Any) -> None:
+    """Launch a kernel over the elements of every row, which is axis 1 of the grid."""
+    block = min(BLOCK, block_of(_per(entry)))
+    grid = (-(-_per(entry) // block), entry.exponent.numel())
+    kernel[grid](*arguments, BLOCK=block, **options)
+
+
+def _of_rows(entry: Entry, p: Tensor, numbers: Tensor) -> Tensor:
+    """The numbers of rows with the largest code of each; of one row those of the direction."""
+    if not _by_rows(entry):
+        return numbers
+    own = cell(p, entry.exponent.numel() * updates.NUMBERS)
+    _each_row(updates.row_tops, entry, p, own, _per(entry))
+    return own
 
 
 def _drawn(moving: _Moving) -> tuple[Any, ...]:
@@ -174,11 +210,11 @@ def _measured(moving: _Moving) -> None:
     entry, o = moving.entry, moving.options
     if not o.lr:
         return
-    n, own = entry.codes.numel(), (entry.codes, entry.delayed, entry.exponent)
-    rest = (n, moving.rates, *_drawn(moving))
-    over(updates.measure, n, moving.p, *own, moving.numbers, *rest, RANDOM=bool(o.random))
-    where = (moving.numbers, entry.exponent, flag(entry.codes.device), moving.rates)
-    updates.settle[(1,)](*where, LIMIT=entry.limit)
+    *weight, per = _weight(entry)
+    rest = (moving.numbers, moving.own, per, moving.rates, *_drawn(moving))
+    _each_row(updates.measure, entry, moving.p, *weight, *rest, RANDOM=bool(o.random))
+    where = (moving.numbers, moving.own, entry.exponent, flag(entry.codes.device), moving.rates)
+    updates.settle[(entry.exponent.numel(),)](*where, LIMIT=entry.limit)
 
 
 def _moved(moving: _Moving) -> None:
@@ -186,15 +222,15 @@ def _moved(moving: _Moving) -> None:
     entry, o = moving.entry, moving.options
     n, up = entry.codes.numel(), flag(entry.codes.device)
     if o.lr:
-        own = (entry.codes, entry.delayed, moving.numbers, up, n, moving.rates, *_drawn(moving))
-        over(updates.move, n, moving.p, *own, RANDOM=bool(o.random))
+        *weight, per = _weight(entry)
+        rest = (moving.own, up, per, moving.rates, *_drawn(moving))
+        _each_row(updates.move, entry, moving.p, *weight, *rest, RANDOM=bool(o.random))
     for new, old in zip(moving.moments, entry.moments, strict=True):
         over(updates.kept, n, new, old, up, n, BLOCK=BLOCK)
     cells = entry.numbers.cells
     if o.is_adam:
         adam.kept[(1,)](moving.numbers, cells, up, bits_of(o.beta1), bits_of(o.beta2), **EXACT)
     updates.ended[(1,)](
-        *(moving.numbers, moving.found, entry.exponent, cells, cells[STEPS:], up),
-        MOVES=bool(o.lr),
+        *(moving.found, cells, cells[STEPS:], up),
         KEEPS=bool(moving.moments) and not o.is_adam,
     )

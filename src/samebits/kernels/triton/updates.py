@@ -18,6 +18,7 @@ RATES = 6
 # Places of the numbers of a step.
 E_P, TOP_P, TOP_W, TOP_J, RAISED, SHIFT, MOVED, E_W = (tl.constexpr(i) for i in range(8))
 NUMBERS = 13  # with those of Adam (`triton.adam`)
+_NUMBERS = tl.constexpr(NUMBERS)
 _E_V, _TOP_V, _BEGUN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(3)  # of those that live on
 
 
@@ -84,23 +85,35 @@ def significand(code):
 
 
 @triton.jit
+def exponents(e_w, i, ok, per, ROWS: tl.constexpr):
+    """The exponents of elements of rows of `per`, or the one of all."""
+    if ROWS:  # noqa: SIM108  # Triton compiles one of both
+        e = tl.load(e_w + i // per, mask=ok, other=0).to(tl.int64)
+    else:
+        e = tl.load(e_w)
+    return e
+
+
+@triton.jit
 def direction(
-    g, e_g, e_g_by, w, delayed, e_w, v, cells, out, numbers, flag, n, rates, seed, parameter, steps,
-    MOMENTUM: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr,
+    g, e_g, e_g_by, w, delayed, e_w, e_top, per, v, cells, out, numbers, flag, n, rates, seed,
+    parameter, steps,
+    ROWS: tl.constexpr, MOMENTUM: tl.constexpr, RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """P = encode(G + decay * J + mu * V), its exponent and its largest code (4).
 
-    cells: exponent and largest code of V, which is 0 where there is none yet
+    e_top: the largest exponent of W; cells: exponent and largest code of V, which is 0 where there
+    is none yet
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = i < n
     m_decay, x_decay = tl.load(rates + DECAY), tl.load(rates + X_DECAY)
     m_mu, x_mu = tl.load(rates + MU), tl.load(rates + X_MU)
-    of_g, of_j = number(e_g, e_g_by), tl.load(e_w) - 15 + x_decay
+    of_g, of_j = number(e_g, e_g_by), exponents(e_w, i, ok, per, ROWS) - 15 + x_decay
     largest = tl.load(cells + _TOP_V)
     of_v = tl.load(cells + _E_V) - 63 + x_mu
     e = of_g + 31
-    e = tl.where(m_decay > 0, tl.maximum(e, of_j + 39), e)
+    e = tl.where(m_decay > 0, tl.maximum(e, tl.load(e_top) - 15 + x_decay + 39), e)
     if MOMENTUM:
         e = tl.where((m_mu > 0) & (largest > 0), tl.maximum(e, of_v + (largest >> 9) + 26), e)
     e -= 50
@@ -150,29 +163,49 @@ def updated(p, w, delayed, i, ok, raised, shift, m, seed, parameter, step, RANDO
     return codes - carry, total - carry * 32768
 
 
+# A weight is updated row by row, each with numbers of its own (`own`), where rows have exponents of
+# their own; else it is one row, whose numbers are those of the direction too (`numbers`).
+
+
 @triton.jit
-def raised_by(numbers, e_w, rates):
+def row_of(per, BLOCK: tl.constexpr):
+    """The row of a program (axis 1 of the grid), its elements, and which of them there are."""
+    row = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    return row, row * per + j, j < per
+
+
+@triton.jit
+def row_tops(p, own, per, BLOCK: tl.constexpr):
+    """The largest code of P in every row."""
+    row, i, ok = row_of(per, BLOCK)
+    size = tl.abs(tl.load(p + i, mask=ok, other=0).to(tl.int64))
+    tl.atomic_max(own + row * _NUMBERS + TOP_P, tl.max(size, 0))
+
+
+@triton.jit
+def raised_by(numbers, own, e_w, rates):
     """By how much step 2 raises the exponent, and the shift of an update with F = 0 after it."""
-    top, x = tl.load(numbers + TOP_P), tl.load(rates + X_LR)
-    shift = tl.load(numbers + E_P) - 63 + x - (tl.load(e_w) - 15)
+    top, x = tl.load(own + TOP_P), tl.load(rates + X_LR)
+    shift = tl.load(numbers + E_P) - 63 + x - (tl.load(e_w).to(tl.int64) - 15)
     by = tl.where(top > 0, tl.maximum(shift + (top >> 9) + 26 - 46, 0), 0)
     return by, shift - by
 
 
 @triton.jit
 def measure(
-    p, w, delayed, e_w, numbers, n, rates, seed, parameter, steps,
+    p, w, delayed, e_w, numbers, own, per, rates, seed, parameter, steps,
     RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """max|W| and max|J| after the update, which is not written."""
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = i < n
-    by, shift = raised_by(numbers, e_w, rates)
+    row, i, ok = row_of(per, BLOCK)
+    own += row * _NUMBERS
+    by, shift = raised_by(numbers, own, e_w + row, rates)
     step, m = tl.load(steps), tl.load(rates + LR)
     codes, rest = updated(p, w, delayed, i, ok, by, shift, m, seed, parameter, step, RANDOM)
-    tl.atomic_max(numbers + TOP_W, tl.max(tl.where(ok, tl.abs(codes), 0), 0))
+    tl.atomic_max(own + TOP_W, tl.max(tl.where(ok, tl.abs(codes), 0), 0))
     joint = tl.where(ok, tl.abs(codes * 32768 - rest), 0)
-    tl.atomic_max(numbers + TOP_J, tl.max(joint, 0))
+    tl.atomic_max(own + TOP_J, tl.max(joint, 0))
 
 
 @triton.jit
@@ -183,12 +216,14 @@ def code_of(joint, by):
 
 
 @triton.jit
-def settle(numbers, e_w, flag, rates, LIMIT: tl.constexpr):
-    """The exponent of W after steps 2, 4 and 5, and how it moves; -128 for a P of zeros."""
-    by, shift = raised_by(numbers, e_w, rates)
-    is_live = tl.load(numbers + TOP_P) > 0
-    e = tl.load(e_w) + by
-    top_w, top_j = tl.load(numbers + TOP_W), tl.load(numbers + TOP_J)
+def settle(numbers, own, e_w, flag, rates, LIMIT: tl.constexpr):
+    """The exponent of a row after steps 2, 4 and 5, and how it moves; it stays for a P of zeros."""
+    own += tl.program_id(0) * _NUMBERS
+    e_w += tl.program_id(0)
+    by, shift = raised_by(numbers, own, e_w, rates)
+    is_live = tl.load(own + TOP_P) > 0
+    e = tl.load(e_w).to(tl.int64) + by
+    top_w, top_j = tl.load(own + TOP_W), tl.load(own + TOP_J)
     length, half = bit_length(top_j), LIMIT // 2
     most = bit_length(tl.full((), LIMIT, tl.int64)) + 15
     up = tl.maximum(length - most, 1)
@@ -198,24 +233,24 @@ def settle(numbers, e_w, flag, rates, LIMIT: tl.constexpr):
     down = tl.minimum(down, e + 128)
     moved = tl.where(top_w > LIMIT, up, tl.where((top_w <= half) & (top_j > 0), -down, 0))
     moved = tl.where(is_live, moved, 0)
-    tl.store(numbers + RAISED, by)
-    tl.store(numbers + SHIFT, shift)
-    tl.store(numbers + MOVED, moved)
-    tl.store(numbers + E_W, e + moved)
+    tl.store(own + RAISED, by)
+    tl.store(own + SHIFT, shift)
+    tl.store(own + MOVED, moved)
+    tl.store(own + E_W, e + moved)
     tl.atomic_max(flag, tl.where(e + moved > 127, e + moved, 0))
 
 
 @triton.jit
 def move(
-    p, w, delayed, numbers, flag, n, rates, seed, parameter, steps,
+    p, w, delayed, e_w, own, flag, per, rates, seed, parameter, steps,
     RANDOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The update written at the exponent that `settle` found, unless the flag is up."""
+    """The update written at the exponent that `settle` found, and it, unless the flag is up."""
     if tl.load(flag) == 0:
-        i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        ok = i < n
-        by, shift = tl.load(numbers + RAISED), tl.load(numbers + SHIFT)
-        moved, step, m = tl.load(numbers + MOVED), tl.load(steps), tl.load(rates + LR)
+        row, i, ok = row_of(per, BLOCK)
+        own += row * _NUMBERS
+        by, shift = tl.load(own + RAISED), tl.load(own + SHIFT)
+        moved, step, m = tl.load(own + MOVED), tl.load(steps), tl.load(rates + LR)
         codes, rest = updated(p, w, delayed, i, ok, by, shift, m, seed, parameter, step, RANDOM)
         joint = rne(codes * 32768 - rest, moved)
         split = rne(joint, joint * 0 + 15)
@@ -223,6 +258,8 @@ def move(
         rest = tl.where(moved == 0, rest, split * 32768 - joint)
         tl.store(w + i, codes.to(tl.int8), mask=ok)
         tl.store(delayed + i, rest.to(tl.int16), mask=ok)
+        if tl.program_id(0) == 0:
+            tl.store(e_w + row, tl.load(own + E_W).to(e_w.dtype.element_ty))
 
 
 @triton.jit
@@ -234,11 +271,9 @@ def kept(new, old, flag, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ended(numbers, momentum, e_w, cells, steps, flag, MOVES: tl.constexpr, KEEPS: tl.constexpr):
+def ended(momentum, cells, steps, flag, KEEPS: tl.constexpr):
     """The numbers that live on, after a step; momentum: the numbers of the new V."""
     if tl.load(flag) == 0:
-        if MOVES:
-            tl.store(e_w, tl.load(numbers + E_W))
         if KEEPS:
             top = tl.load(momentum + TOP_P)
             tl.store(cells + _E_V, tl.where(top == 0, -128, tl.load(momentum + E_P)))

@@ -40,7 +40,7 @@ from samebits.train.quantize import largest_magnitude
 from samebits.train.run.device import device_of
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
-from samebits.train.value import BFPValue
+from samebits.train.value import BFPValue, Weight, WeightAt
 
 CALIBRATION_SAMPLES = 256
 TENTHS = 9  # of the samples, which a frozen exponent of 8 bits serves without saturation
@@ -217,6 +217,14 @@ def deployed(model: nn.Module, exponents: Exponents) -> Deployed:
     return Deployed(model, exponents)
 
 
+def _known(x: Any) -> Any:
+    """A value of one exponent with it as a plain integer, which a device may have kept."""
+    if not isinstance(x, BFPValue) or x.sums is not None or x.by_rows or type(x.exponent) is int:
+        return x
+    exponent = int(x.exponent)
+    return WeightAt(x, exponent) if isinstance(x, Weight) else x.with_part(x.codes, exponent)
+
+
 def run(
     model: Deployed,
     images: Tensor,
@@ -286,8 +294,8 @@ def run(
             else:
                 more: dict[str, Any] = {"memory": memory} if rule.states else {}
                 more |= {} if norm is None else {"norm": norm}
-                made = rule.frozen(site, *arguments, **more)
-                output = made if isinstance(made, BFPValue) else BFPValue(*made)
+                made = rule.frozen(site, *map(_known, arguments), **more)
+                output = _known(made if isinstance(made, BFPValue) else BFPValue(*made))
             if norm is not None or (operation is pointwise.RESHAPE and arguments[0] in normed):
                 normed.add(output)
             if observe is not None:

@@ -284,12 +284,17 @@ def _weights(weight: Tensor, classes: int) -> Weights:
     return _fixed_weights("class weights", weight, 0.0)
 
 
+def smoothed(smoothing: float, classes: int) -> tuple[int, int]:
+    """The part of a target that is left, in units of 2**-24, and what every class gets (6.3)."""
+    e = round(math.ldexp(smoothing, POINT))
+    return (1 << POINT) - e, formats.round_ratio(16 * e, classes)
+
+
 def _amounts(t: Tensor, w: Weights | None, smoothing: float) -> Tensor:
     """a of fixed-point targets [rows, classes] (6.3), int64."""
     k = kernels.of(t)
-    e = round(math.ldexp(smoothing, POINT))
-    spread = formats.round_ratio(16 * e, t.shape[1])
-    s = k.scale(t * ((1 << POINT) - e), GRID - 2 * POINT) + spread
+    left, spread = smoothed(smoothing, t.shape[1])
+    s = k.scale(t * left, GRID - 2 * POINT) + spread
     return s if w is None else k.scale(s * w[0], -POINT)
 
 

@@ -196,7 +196,7 @@ def _over_vectors(g: Tensor, exponent: Exponent, x: Tensor | None = None) -> BFP
     if columns == 1:
         return BFPValue(*k.shorten(*k.channel_sum(g, own, x)))
     acc, bits = (g.long(), 55) if x is None else (g.long() * x, 62)  # groups have exponents each
-    return bfp32(*rows.gathered(acc, own, bits))
+    return bfp32(*rows.gathered(k, acc, own, bits))
 
 
 def layer_norm(

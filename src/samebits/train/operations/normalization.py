@@ -276,11 +276,12 @@ def _per_sample(v: Integers, like: Tensor) -> Tensor:
 def _gradient_sums(g: Tensor, e_g: Exponent, z: Tensor, e_z: Exponent) -> tuple[Scalars, Scalars]:
     """The sums of g and of g * z of every channel, real numbers in binary64."""
     own, other = (torch.from_numpy(_samples(e)).to(g.device) for e in (e_g, e_z))
-    s, e_s = rows.gathered(_sample_sums(g), own, 55)
-    t, e_t = rows.gathered(_sample_sums(g.long() * z), own + other, 62)
+    k = kernels.of(g)
+    s, e_s = rows.gathered(k, _sample_sums(g), own, 55)
+    t, e_t = rows.gathered(k, _sample_sums(g.long() * z), own + other, 62)
     return (
-        np.ldexp(s.cpu().numpy().astype(np.float64), e_s),
-        np.ldexp(t.cpu().numpy().astype(np.float64), e_t),
+        np.ldexp(s.cpu().numpy().astype(np.float64), int(e_s)),
+        np.ldexp(t.cpu().numpy().astype(np.float64), int(e_t)),
     )
 
 

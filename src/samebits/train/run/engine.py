@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_ as clip_torch_norm
 from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
-from samebits import kernels
+from samebits import kernels, progress
 from samebits.errors import InputError, RangeError
 from samebits.train.clip import clip_grad_value_, limit_grad_norm_
 from samebits.train.convert import convert, model_input
@@ -31,7 +31,7 @@ from samebits.train.run.exchange import Exchange
 from samebits.train.run.tasks import OwnLoss, criterion_of, fitting
 from samebits.train.run.trace import Recorder
 from samebits.train.tensor import WIDTHS, BFPParameter, BFPTensor
-from samebits.train.whole import UsualStep, is_plain, usual_step
+from samebits.train.whole import UsualStep, smoothing_of, usual_step
 from samebits.train.widths import Widths
 
 # float32 images [N, C, H, W], and int64 labels [N] or another task's (`Dataset.targets`); CPU
@@ -223,7 +223,7 @@ class BfpEngine(Engine):
         self._seed, self._settings = seed, settings
         self._graphed = GraphedModel(self.model)
         self._recorded: dict[torch.Size, UsualStep | LateUsualStep | None] = {}
-        self._exchange = None
+        self._told, self._exchange = False, None
         if workers.size > 1 or gradient_bits < 32:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
 
@@ -272,12 +272,13 @@ class BfpEngine(Engine):
 
     def _record(self, batch: Batch) -> None:
         """Record a step on batches like this one, where it is a usual one and was not tried."""
-        if (
-            self._exchange is not None
-            or (self.recorder is not None or self.forward is not None)
-            or (batch[0].shape in self._recorded or len(self._recorded) >= MOST_STEPS)
-            or not is_plain(self._criterion)
-        ):
+        if self.recorder is not None or self.forward is not None:
+            return
+        smoothing = smoothing_of(self._criterion)
+        if self._exchange is not None or smoothing is None:
+            self._tell_waiting()
+            return
+        if batch[0].shape in self._recorded or len(self._recorded) >= MOST_STEPS:
             return
         graph = self._graphed.known(self.real_input(self._parts(batch)[0][0]))
         if graph is not None:
@@ -285,10 +286,22 @@ class BfpEngine(Engine):
             own = self.model, self.optimizer
             made: UsualStep | LateUsualStep | None
             if kernels.realisation(self._device.type) == "triton":
-                made = LateUsualStep(*own, graph.graph, self._shards, clip, self._device)
+                made = LateUsualStep(
+                    *(*own, graph.graph, self._shards, clip, self._device, smoothing)
+                )
             else:
-                made = usual_step(*own, graph, batch, self._shards, clip)
+                made = usual_step(*own, graph, batch, self._shards, clip, smoothing)
             self._recorded[batch[0].shape] = made
+
+    def _tell_waiting(self) -> None:
+        """Say once that steps on a device are slow, where they could wait for nothing."""
+        if self._told or not kernels.keeps_numbers(self._device):
+            return
+        self._told = True
+        reason = "the loss is not the mean cross-entropy of classes"
+        if self._exchange is not None:
+            reason = "gradients are exchanged between workers, or have 16 bits"
+        progress.note(f"every step waits for the device many times, as {reason}")
 
     def _clip(self) -> None:
         self._settings.clip(self.model, clip_grad_value_, limit_grad_norm_)
