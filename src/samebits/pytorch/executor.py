@@ -37,7 +37,13 @@ from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import FRACTION_BITS, vector_length
-from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.integer.realise import (
+    Floors,
+    Quotient,
+    positions,
+    requantization,
+    transposed_positions,
+)
 from samebits.ir.integer.root import nearest_roots
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
@@ -358,8 +364,28 @@ def _requantize(node: _BoundedNode) -> Function:
         if not node.values[0].shape:
             numerators, denominators = numerators[0], denominators[0]
         return lambda x: (_quotient(x * numerators, denominators) + zero).clamp(low, high)
+    if isinstance(plan, Floors):
+        return _floors(node, plan)
     steps = node.tensor(plan.values)
     return lambda x: low + _reached(x, steps)
+
+
+def _floors(node: _BoundedNode, plan: Floors) -> Function:
+    low, high, zero = (node.attributes[key] for key in ("low", "high", "zero"))
+    scalar = not node.values[0].shape
+
+    def tensor(array: Array) -> Tensor:
+        return node.tensor(array)[0] if scalar else node.tensor(array)
+
+    factors, up, down, divisors = map(tensor, (plan.factors, plan.up, plan.down, plan.divisors))
+    ends = [tensor(end) for end in plan.ends or ()]
+
+    def run(x: Tensor) -> Tensor:
+        x = x.clamp(*ends) if ends else x
+        total = x * factors + up + (x < 0) * down
+        return (torch.div(total, divisors, rounding_mode="floor") + zero).clamp(low, high)
+
+    return run
 
 
 def _reached(x: Tensor, steps: Tensor) -> Tensor:
