@@ -114,23 +114,25 @@ def onnx_session(graph: Graph, model: Model) -> Run:
 
 
 def timed(
-    contenders: dict[str, Run], of_rounds: Callable[[list[float]], float] = statistics.median
+    contenders: dict[str, Run],
+    of_rounds: Callable[[list[float]], float] = statistics.median,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Seconds per call, the median over the rounds if not something else."""
     calls = {}
     for name, run in contenders.items():
         run()
-        start = time.perf_counter()
+        start = clock()
         for _ in range(5):
             run()
-        calls[name] = max(1, int(BURST_SECONDS / ((time.perf_counter() - start) / 5)))
+        calls[name] = max(1, int(BURST_SECONDS / ((clock() - start) / 5)))
     rounds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name, run in contenders.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 run()
-            rounds[name].append((time.perf_counter() - start) / calls[name])
+            rounds[name].append((clock() - start) / calls[name])
     return {name: of_rounds(times) for name, times in rounds.items()}
 
 
