@@ -114,23 +114,30 @@ def onnx_session(graph: Graph, model: Model) -> Run:
 
 
 def timed(
-    contenders: dict[str, Run], of_rounds: Callable[[list[float]], float] = statistics.median
+    contenders: dict[str, Run],
+    of_rounds: Callable[[list[float]], float] = statistics.median,
+    clock: Callable[[], float] = time.perf_counter,
+    bursts: tuple[int, float] = (ROUNDS, BURST_SECONDS),
 ) -> dict[str, float]:
-    """Seconds per call, the median over the rounds if not something else."""
+    """Seconds per call, the median over the rounds if not something else.
+
+    bursts: how many rounds, and the seconds of one contender in each
+    """
+    count, seconds = bursts
     calls = {}
     for name, run in contenders.items():
         run()
-        start = time.perf_counter()
+        start = clock()
         for _ in range(5):
             run()
-        calls[name] = max(1, int(BURST_SECONDS / ((time.perf_counter() - start) / 5)))
+        calls[name] = max(1, int(seconds / ((clock() - start) / 5)))
     rounds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
+    for _ in range(count):
         for name, run in contenders.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls[name]):
                 run()
-            rounds[name].append((time.perf_counter() - start) / calls[name])
+            rounds[name].append((clock() - start) / calls[name])
     return {name: of_rounds(times) for name, times in rounds.items()}
 
 

@@ -39,6 +39,11 @@ def refused(call, path) -> str:
     return message
 
 
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch):
+    monkeypatch.setattr("samebits.tflite.peers.keras.is_convertible", lambda: False)
+
+
 @pytest.mark.parametrize("ending", FILES)
 @pytest.mark.parametrize("call", [sb.load, sb.inspect])
 def test_files_of_other_tools(tmp_path, ending, call):

@@ -168,3 +168,55 @@ def _body(net: Net, x: int, h: int, step: int) -> Subgraph:
     y = inner.add("LEAKY_RELU", [total], inner.tensor((1, 5), quantization=last), alpha=0.5)
     tensors, operators = tuple(inner.tensors), tuple(inner.operators)
     return Subgraph(tensors, operators, (t, past, all_), (following, y, all_), "body")
+
+
+def sequence_net(
+    dtype: str = "float32", turns: int = TURNS, given: bool = False
+) -> tuple[Net, int]:
+    """Every h of `looping_net`, as a list that turn t writes as list[:t], h, list[t + 1:]; sizes
+    that a turn computes are 1 in the file, as converters write them. given: the list is an input
+    """
+    net = _net(3, dtype)
+    x, h = net.input(TURNS, 1, 6), net.activation((1, 5))
+    own, kind = net.tensors[h].quantization, net.tensors[h].dtype
+    arrays = [np.array(0, np.int32), np.full((1, 5), 3, kind), np.zeros((TURNS, 1, 5), kind)]
+    zero = net.tensor((), "int32", array=arrays[0])
+    start = net.tensor((1, 5), array=arrays[1], quantization=own)
+    rows = net.tensor((TURNS, 1, 5), array=None if given else arrays[2], quantization=own)
+    net.inputs += [rows] if given else []
+    y = net.tensor((TURNS, 1, 5), quantization=own)
+    ends = (net.tensor((), "int32"), h, net.activation((TURNS, 1, 6), x), y)
+    loop = {"cond_subgraph_index": 1, "body_subgraph_index": 2}
+    net.operators.append(LiteOperator("WHILE", (zero, start, x, rows), ends, loop))
+    condition = _condition(net, turns)
+    number = len(condition.tensors)
+    tensors = (*condition.tensors, replace(net.tensors[y], name="list"))
+    condition = replace(condition, tensors=tensors, inputs=(*condition.inputs, number))
+    net.others += [condition, _writing(_body(net, x, h, 1), net, y)]
+    return net, net.dense(net.reshape(y, TURNS, 5), 2)
+
+
+def _writing(body: Subgraph, net: Net, y: int) -> Subgraph:
+    """The body with a list like y, to which it writes its second output."""
+    own = net.tensors[y].quantization
+    inner = _net(4, net.dtype)
+    inner.tensors, inner.operators = list(body.tensors), list(body.operators)
+    whole, last = (inner.tensor((TURNS, 1, 5), quantization=own) for _ in range(2))
+    at, following, h = body.inputs[0], *body.outputs[:2]
+
+    def place(number: int) -> int:
+        one = inner.add("RESHAPE", [number, inner.integers([1])], inner.tensor((1,), "int32"))
+        parts = [one, inner.integers([0, 0])]
+        return inner.add("CONCATENATION", parts, inner.tensor((3,), "int32"), axis=0)
+
+    def part(begin: int, size: int) -> int:
+        return inner.add("SLICE", [whole, begin, size], inner.tensor((1, 1, 5), quantization=own))
+
+    sizes = [place(at), inner.integers([0, 1, 5])]
+    front = part(inner.integers([0, 0, 0]), inner.add("ADD", sizes, inner.tensor((3,), "int32")))
+    behind = part(place(following), inner.integers([-1, -1, -1]))
+    row = inner.tensor((1, 1, 5), quantization=own)
+    inner.add("RESHAPE", [h, inner.integers([1, 1, 5])], row)
+    inner.add("CONCATENATION", [front, row, behind], last, axis=0)
+    ends = (*body.inputs, whole), (*body.outputs, last)
+    return Subgraph(tuple(inner.tensors), tuple(inner.operators), *ends, "body")

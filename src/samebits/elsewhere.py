@@ -27,11 +27,19 @@ class Foreign:
 LARGEST_SOURCE, MOST_NAMED = 1 << 20, 5  # bytes of Python source; callables in a message
 CALLABLE = "a callable of yours that gives the torch.nn.Module, as file.py:callable"
 
+_KERAS = (
+    'write model.onnx from Keras (model.export("model.onnx", format="onnx")), or convert it: '
+    "python -m tf2onnx.convert --keras {path} --output model.onnx; or "
+)
 KERAS = Foreign(
     "a Keras model",
-    'write model.onnx from Keras (model.export("model.onnx", format="onnx")), or convert it: '
-    "python -m tf2onnx.convert --keras {path} --output model.onnx; or write model.tflite where "
-    "tensorflow is installed: tf.lite.TFLiteConverter.from_keras_model(model).convert()",
+    f"{_KERAS}pip install tensorflow, by which samebits converts it, or name a Python that has it "
+    "by $SAMEBITS_TFLITE_PYTHON",
+)
+HDF = Foreign(
+    "a Keras model, which could run code",
+    f"{_KERAS}write model.tflite where tensorflow is installed: "
+    "tf.lite.TFLiteConverter.from_keras_model(model).convert()",
 )
 SAVED_MODEL = Foreign(
     "a TensorFlow SavedModel",
@@ -81,8 +89,8 @@ PYTHON = Foreign("Python source", "name the callable in it that gives the module
 UNMADE = "{path}:make, once a function make() in it gives it: def make(): return net"
 
 FILES: dict[str, Foreign] = {  # by the ending of the name
-    ".h5": KERAS,
-    ".hdf5": KERAS,
+    ".h5": HDF,
+    ".hdf5": HDF,
     ".keras": KERAS,
     ".pb": FROZEN,
     ".jit": SCRIPT,

@@ -41,7 +41,7 @@ CHECKPOINT = ".safetensors"
 ONNX_FILE, LITE_FILE = "model.onnx", "model.tflite"
 
 EXPORTED = ".pt2"
-LITE = ".tflite"
+LITE, KERAS = ".tflite", ".keras"
 IN_HAND = 24  # bytes for each element of a value: it, in binary64, and what is counted of it
 EXPECTED = (
     f"an .onnx, {EXPORTED} or {LITE} file, a training output folder, a checkpoint or a compiled "
@@ -208,9 +208,9 @@ def kind_of(path: Path) -> Kind | None:
     """The kind of model at a path, by its name and the names in a folder; None for anything else.
 
     A graph is an ONNX file or a folder compiled with one; an exported program a file of
-    torch.export; tflite a file of TensorFlow Lite, or a folder compiled with one; firmware a
-    program, or a folder that holds programs and no graph; training any other folder, or a
-    checkpoint.
+    torch.export; tflite a file of TensorFlow Lite, or a folder compiled with one, or a Keras model
+    where tensorflow is there to convert it; firmware a program, or a folder that holds programs and
+    no graph; training any other folder, or a checkpoint.
     """
     if path.suffix == EXPORTED:
         return "exported"
@@ -218,9 +218,20 @@ def kind_of(path: Path) -> Kind | None:
         return "graph"
     if path.suffix.lower() == LITE or model_file(path) == LITE_FILE:
         return "tflite"
+    if is_keras(path):
+        return "tflite"
     if path.suffix == SUFFIX or any(path.glob("*" + SUFFIX)):
         return "firmware"
     return "training" if path.is_dir() or path.suffix == CHECKPOINT else None
+
+
+def is_keras(path: Path) -> bool:
+    """Whether a path is a Keras model, and can be converted."""
+    if path.suffix.lower() != KERAS or not path.is_file():
+        return False
+    from samebits.tflite.peers.keras import is_convertible
+
+    return is_convertible()
 
 
 @ledger.load()
@@ -304,14 +315,19 @@ def check_part(part: Excerpt, kind: Kind | None, path: Path) -> None:
 
 
 def _load_lite(path: Path, part: Excerpt) -> Model:
-    """The network of a TensorFlow Lite file, or of a folder compiled with one."""
+    """The network of a TensorFlow Lite file, of a folder compiled with one, or of a Keras model."""
+    from samebits.tflite import from_bytes
     from samebits.tflite import load as read_lite
+    from samebits.tflite.peers.keras import converted
 
     within = path if path.is_dir() else None
     if within:
         check_file(path, LITE_FILE)
         part.check_applies(CUTS, str(path), "")
-    found = read_lite(path / LITE_FILE if within else path, part, within)
+    if is_keras(path):
+        found = from_bytes(converted(path), str(path), part)
+    else:
+        found = read_lite(path / LITE_FILE if within else path, part, within)
     if not part.is_cut:
         _note_misfits(found.contract, found.graph, path)
     return Model(

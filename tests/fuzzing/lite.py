@@ -16,7 +16,7 @@ from samebits.tflite import parse, to_bytes
 from samebits.tflite.file import LiteOperator, Scaling, Subgraph, Tensor
 from samebits.tflite.schema import OPERATORS, TYPES
 from tflite_files import Net, image_net, options_of, streaming_net
-from tflite_networks import looping_net
+from tflite_networks import looping_net, sequence_net
 
 OWN = (  # operators with rules of their own in the meaning `tflite`
     *("UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF", "STRIDED_SLICE", "SPLIT_V", "UNPACK", "GATHER"),
@@ -32,7 +32,7 @@ def seeds() -> Iterator[bytes]:
         net, y = image_net(2, dtype)
         yield net.bytes(y)
     yield _moving()
-    for made in (streaming_net(1), looping_net(), looping_net("float32")):
+    for made in (streaming_net(1), looping_net(), looping_net("float32"), sequence_net()):
         yield made[0].bytes(made[1])
     for op in OWN:
         made = make(op, "int8", np.random.default_rng(3))

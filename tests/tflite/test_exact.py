@@ -351,6 +351,7 @@ MOVES: list[Move] = [
      lambda x: np.pad(x, [(0, 0), (3, 2), (0, 0), (4, 1)], mode="reflect")),
     ("MIRROR_PAD", lambda n: [n.integers([[0, 1], [4, 2], [0, 0], [5, 1]])], {"mode": 1},
      lambda x: np.pad(x, [(0, 1), (4, 2), (0, 0), (5, 1)], mode="symmetric")),
+    ("REVERSE_V2", lambda n: [n.integers((-1, 1))], {}, lambda x: x[:, ::-1, :, ::-1]),
     ("GATHER", lambda n: [n.integers((3, 0, 3))], {"axis": 1}, lambda x: x[:, [3, 0, 3]]),
     ("TILE", lambda n: [n.integers((2, 1, 1, 2))], {}, lambda x: np.tile(x, (2, 1, 1, 2))),
     ("BROADCAST_TO", lambda n: [n.integers((3, 4, 6, 5))], {}, lambda x: np.repeat(x, 3, 0)),

@@ -10,14 +10,15 @@ import pytest
 import samebits as sb
 from samebits import ledger
 from samebits.errors import InputError, UnsupportedError
-from samebits.excerpt import Excerpt
+from samebits.excerpt import WHOLE, Excerpt
 from samebits.ir.interpreter import run
-from samebits.tflite import from_bytes, to_bytes
+from samebits.ir.lowering.lower import lower_graph
+from samebits.tflite import from_bytes, loops, to_bytes
 from samebits.tflite.file import File, LiteOperator, Scaling, Subgraph, Tensor
 from samebits.tflite.loops import LOOPS_MOST, STEPS_MOST, TURNS_MOST, VARIABLES_MOST, unrolled
 from samebits.tflite.peers.process import computed, missing
 from tflite_files import Net, codes_of, options_of
-from tflite_networks import TURNS, looping_net
+from tflite_networks import TURNS, looping_net, sequence_net
 
 
 def by_hand(net: Net, y: int) -> tuple[Net, int]:
@@ -80,8 +81,9 @@ def test_a_float_loop_is_quantized(tmp_path):
 
 
 def refused(file: File, meaning: str = "tflite") -> str:
+    part = Excerpt(meaning=meaning) if meaning != "exact" else WHOLE
     with pytest.raises((InputError, UnsupportedError)) as caught:
-        from_bytes(to_bytes(file), "f.tflite", Excerpt(meaning=meaning))
+        from_bytes(to_bytes(file), "f.tflite", part)
     return str(caught.value)
 
 
@@ -299,6 +301,100 @@ def test_messages_name_the_place_in_the_file():
     net, y = looping_net()
     net.operators[1] = replace(net.operators[1], op="CUSTOM foo", options={})
     assert "\n  operator 1 (CUSTOM foo)" in refused(net.file(y))
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+def integers(net: Net, y: int):
+    """The integer graph of a network in the meaning `exact`."""
+    return lower_graph(from_bytes(net.bytes(y), "f.tflite").graph)
+
+
+@pytest.mark.parametrize(
+    ("turns", "given"), [(1, False), (3, False), (TURNS, False), (1, True), (3, True)]
+)
+def test_a_list_is_what_its_turns_wrote(turns, given):
+    net, _ = sequence_net("int8", turns, given)
+    found = integers(net, net.operators[0].outputs[3])
+    ops = [op.op for op in unrolled(net.file(net.operators[0].outputs[3])).subgraphs[0].operators]
+    assert ops.count("CONCATENATION") == (turns > 1 or turns < TURNS)
+    assert ops.count("SLICE") == (given and turns < TURNS)
+    for seed in range(5):
+        codes = codes_of(net, seed)
+        (rows,) = run(found, codes)
+        for turn in range(turns):
+            single, _ = looping_net("int8", turn + 1)
+            (h,) = run(integers(single, single.operators[0].outputs[1]), codes[:1])
+            np.testing.assert_array_equal(rows[turn], h)
+        rest = codes[1] if given else np.zeros_like(rows)
+        np.testing.assert_array_equal(rows[turns:], rest[turns:])
+        assert np.unique(rows[:turns]).size > 2
+
+
+def test_a_list_of_floats_is_quantized(tmp_path):
+    net, y = sequence_net()
+    path = tmp_path / "f.tflite"
+    path.write_bytes(net.bytes(y))
+    loaded = sb.load(path)
+    assert loaded.kind == "float network"
+    assert [node.op for node in loaded.model.real.nodes].count("Concat") == 1
+
+
+def test_the_runtime_for_microcontrollers_has_no_lists():
+    net, y = sequence_net("int8")
+    message = refused(net.file(y))
+    assert "operator 0 (WHILE): expected shapes that no turn changes, as TensorFlow Lite" in message
+    assert "found 0 rows of tensor" in message
+
+
+def changed(net: Net, op: str, number: int, **more) -> None:
+    """Change an operator of the body, the number-th of its kind from the end."""
+    body = net.others[1]
+    at = [k for k, each in enumerate(body.operators) if each.op == op][-number]
+    operators = list(body.operators)
+    operators[at] = replace(operators[at], **more)
+    net.others[1] = replace(body, operators=tuple(operators))
+
+
+def test_lists_that_are_refused(monkeypatch):
+    net, y = sequence_net()
+    joined = net.others[1].operators[-1].inputs
+    changed(net, "CONCATENATION", 1, inputs=joined[:2])
+    assert "of shape [1, 1, 5], found [4, 1, 5]" in refused(net.file(y), "exact")
+    net, y = sequence_net()
+    changed(net, "CONCATENATION", 1, inputs=(*joined, joined[1]))
+    assert "of shape [5, 1, 5], found [4, 1, 5]" in refused(net.file(y), "exact")
+    net, y = sequence_net()
+    body = net.others[1]
+    first = next(op for op in body.operators if op.op == "SLICE")
+    tensors = list(body.tensors)
+    begin = tensors[first.inputs[1]]
+    tensors[first.inputs[1]] = replace(begin, array=begin.array + np.array([TURNS, 0, 0], np.int32))
+    net.others[1] = replace(body, tensors=tuple(tensors))
+    assert "which has 4, found 4 to 5" in refused(net.file(y), "exact")
+    net, y = sequence_net()
+    empty = first.outputs[0]  # list[:0] in the first turn, read by an operator
+    body = net.others[1]
+    at = len(body.tensors)
+    net.others[1] = more(
+        body, LiteOperator("NEG", (empty,), (at,)), no=Tensor("no", "float32", (1,))
+    )
+    assert "found none" in refused(net.file(y), "exact")
+    net, y = sequence_net()
+    monkeypatch.setattr(loops, "PARTS_MOST", 9)
+    assert "expected at most 9 rows of lists, found more" in refused(net.file(y), "exact")
+
+
+def test_numbers_that_a_turn_moves_have_the_shapes_of_the_file():
+    for op, number in (("RESHAPE", 2), ("CONCATENATION", 2)):
+        net, y = sequence_net()
+        body = net.others[1]
+        (to,) = [op_ for op_ in body.operators if op_.op == op][-number].outputs
+        tensors = list(body.tensors)
+        tensors[to] = replace(tensors[to], shape=(2,))
+        net.others[1] = replace(body, tensors=tuple(tensors))
+        assert f"expected tensor 't{to}' of shape [" in refused(net.file(y), "exact")
 
 
 @pytest.mark.slow

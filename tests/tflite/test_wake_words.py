@@ -47,8 +47,7 @@ def test_a_thousand_steps_are_those_of_the_runtime(path):
 @pytest.mark.slow
 def test_from_file_to_a_zephyr_folder(path, tmp_path):
     backends = ["torch", "c", *([] if missing("tflm") else ["tflm"])]
-    shipped = sb.ship(
-        path, out=tmp_path / "out", meaning="tflite", package="zephyr", backends=backends
-    )
+    net = sb.load(path, meaning="tflite")
+    shipped = sb.ship(net, None, tmp_path / "out", sb.Packaging("zephyr"), backends=backends)
     assert shipped
     assert (tmp_path / "out" / "zephyr" / "module.yml").is_file()

@@ -12,8 +12,8 @@ sums of products may be taken in any order. Three kinds of nodes need more than 
   below 2**17, a product is below 2**34 and a piece is at least 2**19 products long. No mode of
   torch lowers the precision of binary64 (TF32 and the like concern binary32). Nothing else is
   computed in floating point, but for a first guess of the roots of normalize.
-- Requantizations multiply and divide. `requantization` finds fractions whose products stay below
-  2**62, or, where there are none, lists the accumulators at which the code changes.
+- Requantizations multiply and divide (`requantized`). `requantization` finds fractions whose
+  products stay below 2**62, or, where there are none, the accumulators at which the code changes.
 - Softmax forms two products; where they could leave 64 bits, the operator's own meaning computes
   it in Python's integers.
 
@@ -37,11 +37,12 @@ from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.bounds import Interval, bounds
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import FRACTION_BITS, vector_length
-from samebits.ir.integer.realise import Quotient, positions, requantization, transposed_positions
+from samebits.ir.integer.realise import positions, transposed_positions
 from samebits.ir.integer.root import nearest_roots
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
 from samebits.ir.ops import op_named
+from samebits.pytorch.requantized import quotient, requantized
 from samebits.spec.fixed import Shares
 
 Tensor = torch.Tensor
@@ -334,41 +335,11 @@ def _multiply(node: _BoundedNode) -> Function:
 # --- requantization and tables ----------------------------------------------------------------
 
 
-def _quotient(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator, rounded to the nearest integer and from a tie to the even one.
-
-    int64; 0 < denominator <= 2**62, so that twice a remainder plus 1 stays below 2**63. With
-    quotient = floor and remainder r in [0, d) the result is one higher where 2 * r + odd > d, odd
-    being 1 for an odd quotient: below the middle 2 * r + 1 <= d never is, above it 2 * r > d always
-    is, and in the middle, 2 * r = d, it is for an odd quotient. Example: 7 / 2 has quotient 3 and
-    remainder 1, and 2 + 1 > 2 gives 4; 5 / 2 has quotient 2 and remainder 1, and 2 + 0 > 2 fails,
-    which leaves 2.
-    """
-    quotient = torch.div(numerator, denominator, rounding_mode="floor")
-    remainder = numerator - quotient * denominator
-    return quotient + (2 * remainder + (quotient & 1) > denominator)
-
-
 def _requantize(node: _BoundedNode) -> Function:
-    a = node.attributes
-    low, high, zero = a["low"], a["high"], a["zero"]
-    plan = requantization(node.intervals[0], a)
-    if isinstance(plan, Quotient):
-        numerators, denominators = node.tensor(plan.numerators), node.tensor(plan.denominators)
-        if not node.values[0].shape:
-            numerators, denominators = numerators[0], denominators[0]
-        return lambda x: (_quotient(x * numerators, denominators) + zero).clamp(low, high)
-    steps = node.tensor(plan.values)
-    return lambda x: low + _reached(x, steps)
+    def tensor(array: Array) -> Tensor:
+        return node.tensor(array) if node.values[0].shape else node.tensor(array)[0]
 
-
-def _reached(x: Tensor, steps: Tensor) -> Tensor:
-    """Number of steps <= x. steps: rows that ascend, [1, T], or [C, T] along the last axis of x."""
-    if steps.shape[0] == 1:
-        return torch.searchsorted(steps[0], x.contiguous(), right=True)
-    columns = x.movedim(-1, 0)
-    flat = columns.reshape(steps.shape[0], -1).contiguous()
-    return torch.searchsorted(steps, flat, right=True).reshape(columns.shape).movedim(0, -1)
+    return requantized(node.intervals[0], node.attributes, tensor)
 
 
 def _table(node: _BoundedNode) -> Function:
@@ -401,7 +372,7 @@ def _softmax(node: _BoundedNode) -> Function:
             below = x.masked_fill(mask == 0, least).amax(-1, keepdim=True) - x
             powers = t[below.clamp(min=0)].masked_fill(mask == 0, 0)
         sums = powers.sum(-1, keepdim=True).clamp(min=1)
-        codes = _quotient(powers * numerator, sums * denominator)
+        codes = quotient(powers * numerator, sums * denominator)
         return (codes + a["zero"]).clamp(a["low"], a["high"])
 
     return run
@@ -414,7 +385,7 @@ def _divide(node: _BoundedNode) -> Function:
         return _Reference(node)
 
     def run(x: Tensor, y: Tensor) -> Tensor:
-        codes = _quotient(x * numerator, y.clamp(min=1) * denominator)
+        codes = quotient(x * numerator, y.clamp(min=1) * denominator)
         return (codes + a["zero"]).clamp(a["low"], a["high"])
 
     return run
@@ -448,7 +419,7 @@ def _log_softmax(node: _BoundedNode) -> Function:
             bit = mantissa >> 31
             mantissa = mantissa >> bit
             level = 2 * level + bit
-        codes = _quotient(-(below * a["m"] + level * a["b"]), one << a["shift"])
+        codes = quotient(-(below * a["m"] + level * a["b"]), one << a["shift"])
         return (codes + a["zero"]).clamp(a["low"], a["high"])
 
     return run
@@ -479,7 +450,7 @@ def _normalize(node: _BoundedNode) -> Function:
         root = root + ((root + 1) * (root + 1) <= scaled).long()
         inverse = torch.div(1 << 61, root, rounding_mode="floor")
         normal = ((n * d - total) * inverse >> 37 - half).reshape(shape)
-        codes = _quotient(normal * m + b, one << a["shift"])
+        codes = quotient(normal * m + b, one << a["shift"])
         return (codes + a["zero"]).clamp(a["low"], a["high"])
 
     return run

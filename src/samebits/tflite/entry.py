@@ -74,12 +74,12 @@ def load(path: str | os.PathLike[str], part: Excerpt = WHOLE, within: Path | Non
 def from_bytes(data: bytes, source: str, part: Excerpt = WHOLE) -> Lite:
     """Read a file's bytes. source: what messages call it. Errors as `load`."""
     file = parse(data, source)
-    try:
-        file = unrolled(file)
-    except (InputError, UnsupportedError) as error:
-        raise type(error)(f"{source}: {error}") from None
     stated = file.metadata.get(STATED, EXACT)
     meaning = meaning_named(part.meaning) if part.meaning else meaning_named(stated, source)
+    try:
+        file = unrolled(file, fixed=meaning.runtime is not None)
+    except (InputError, UnsupportedError) as error:
+        raise type(error)(f"{source}: {error}") from None
     contract = Contract.from_json(file.metadata.get(CONTRACT, ""))
     if meaning.runtime is not None:
         file = part_of(file, part)

@@ -1,14 +1,15 @@
 """Loops whose number of turns a file fixes, as converters write recurrent layers: unrolled.
 
 WHILE calls two subgraphs: one says whether there is another turn, the other is its body. Counters
-are computed here; everything else of a body is copied for each turn, with tensors of its own.
+are computed here (`known`), lists that turns write row by row are resolved (`rows`); everything
+else of a body is copied for each turn, with tensors of its own.
 A few bytes of a file may ask for any number of copies, so what is made and what is computed is
 counted, and charged to the ledger first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -16,49 +17,35 @@ import numpy as np
 
 from samebits import ledger
 from samebits.errors import InputError, UnsupportedError
+from samebits.excerpt import MEANING
 from samebits.tflite.file import Array, File, LiteOperator, Subgraph, Tensor
+from samebits.tflite.known import computed
 from samebits.tflite.part import packed
 from samebits.tflite.reader import ADVICE
+from samebits.tflite.rows import Parts, Rows, is_joined, joined, keeps_codes, shape_of, sliced
 
 LOOP, TURNS = "WHILE", "its turns"  # an operator; what messages call its copies
 LOOPS_MOST, VARIABLES_MOST = 1 << 8, 1 << 8  # of a file; of a loop
 TURNS_MOST = 1 << 10  # of a loop
+PARTS_MOST = 1 << 22  # of lists, in all turns of a file
 STEPS_MOST = 1 << 15  # operators of all turns of a file, and calls of a condition or a body
 COPY_BYTES = 2048  # that an operator or a tensor takes in memory
 INPUT_BYTES, LETTER_BYTES = 8, 4  # that one of its inputs takes, and a letter of its name
-LONGEST = 16  # numbers of a tensor that is computed here
 FEWER = "convert the model for fewer time steps"
-WHOLE = ("int32", "int64")
-Function = Callable[[Array, Array], Array]
-_ARITHMETIC: Mapping[str, Function] = {
-    "ADD": np.add,
-    "SUB": np.subtract,
-    "MUL": np.multiply,
-    "MINIMUM": np.minimum,
-    "MAXIMUM": np.maximum,
-}
-_COMPARISONS: Mapping[str, Function] = {
-    "LESS": np.less,
-    "LESS_EQUAL": np.less_equal,
-    "GREATER": np.greater,
-    "GREATER_EQUAL": np.greater_equal,
-    "EQUAL": np.equal,
-    "NOT_EQUAL": np.not_equal,
-}
-_LOGIC: Mapping[str, Function] = {"LOGICAL_AND": np.logical_and, "LOGICAL_OR": np.logical_or}
 
 
-def unrolled(file: File) -> File:
+def unrolled(file: File, fixed: bool = False) -> File:
     """The file with the turns of its loops one after the other; itself where it has none.
 
-    What a loop leaves in its outputs keeps their names. Raises InputError for a loop that
-    contradicts itself, UnsupportedError for one whose number of turns depends on what is computed,
-    and for more loops, turns or operators than the limits above.
+    What a loop leaves in its outputs keeps their names. fixed: no tensor may have another shape
+    than the file says. Raises InputError for a loop that contradicts itself, UnsupportedError for
+    one whose number of turns depends on what is computed, and for more loops, turns or operators
+    than the limits above.
     """
     graph = file.subgraphs[0]
     if all(operator.op != LOOP for operator in graph.operators):
         return file
-    made = _Unrolled(file, list(graph.tensors))
+    made = _Unrolled(file, fixed, list(graph.tensors))
     for operator in graph.operators:
         moved = replace(operator, inputs=made.standing(operator.inputs))
         if operator.op != LOOP:
@@ -79,13 +66,19 @@ class _Unrolled:
 
     stands: the tensor that an output of a loop is, where no operator of a turn writes it
     constants: the tensor that one of a subgraph is, by the numbers of both; of all turns
+    lists: the rows of tensors that no operator writes; whole: the tensors that hold them, where an
+    operator needed one
     """
 
     file: File
+    fixed: bool
     tensors: list[Tensor]
     operators: list[LiteOperator] = field(default_factory=list)
     stands: dict[int, int] = field(default_factory=dict)
     constants: dict[tuple[int, int], int] = field(default_factory=dict)
+    lists: dict[int, Parts] = field(default_factory=dict)
+    whole: dict[int, int] = field(default_factory=dict)
+    parts: int = 0
     loops: int = 0
     steps: int = 0
 
@@ -111,9 +104,17 @@ class _Unrolled:
             if known is None:
                 raise _computed_turns()
             if not known.reshape(-1)[0]:
+                variables = [self.written(number, str(operator)) for number in variables]
                 self._end(operator.outputs, variables, tensors, operators)
                 return
             variables = body.turn(variables, turn)
+            for given, number in zip(operator.inputs, variables, strict=True):
+                wanted, found = self.tensors[given], self.tensors[number]
+                if wanted.shape != found.shape:
+                    raise InputError(
+                        f"expected {found} of shape {list(wanted.shape)} behind turn {turn}, found "
+                        f"{list(found.shape)}; {ADVICE}"
+                    )
         raise UnsupportedError(f"expected at most {TURNS_MOST} turns, found more; {FEWER}")
 
     def _check(self, operator: LiteOperator, condition: Subgraph, body: Subgraph) -> None:
@@ -179,6 +180,79 @@ class _Unrolled:
                 f"expected at most {STEPS_MOST} operators in all turns, found more; {FEWER}"
             )
 
+    def listed(self, inner: LiteOperator, inputs: Sequence[int], to: Tensor) -> int | None:
+        """A new list of the rows that an operator takes or joins; None for any other operator."""
+        given = [self.tensors[number] for number in inputs if number >= 0]
+        if len(given) < len(inputs) or not keeps_codes(given[:1], to):
+            return None
+        found: Parts | None = None
+        if inner.op == "SLICE":
+            found = sliced(given, self._rows(inputs[0]))
+        elif is_joined(inner, given, to) and not self.lists.keys().isdisjoint(inputs):
+            found = joined([part for number in inputs for part in self._rows(number)])
+        if found is None:
+            return None
+        self.parts += len(found)
+        if self.parts > PARTS_MOST:
+            raise UnsupportedError(
+                f"expected at most {PARTS_MOST} rows of lists, found more; {FEWER}"
+            )
+        ledger.keep(INPUT_BYTES * len(found), TURNS)
+        shape = shape_of(found, given[0], to)
+        if self.fixed and shape != to.shape:
+            raise UnsupportedError(
+                "expected shapes that no turn changes, as TensorFlow Lite Micro does, found "
+                f"{shape[0]} rows of {to}; leave {MEANING} out, or convert the model unrolled"
+            )
+        number = self.append(replace(to, shape=shape))
+        self.lists[number] = found
+        return number
+
+    def _rows(self, number: int) -> Parts:
+        if number in self.lists:
+            return self.lists[number]
+        return (Rows(number, 0, self.tensors[number].shape[0]),)
+
+    def written(self, number: int, place: str) -> int:
+        """The tensor that holds a list, which operators write once; any other as it is."""
+        if number not in self.lists:
+            return number
+        if number not in self.whole:
+            tensor = self.tensors[number]
+            parts = [self._part(part, tensor, place) for part in self.lists[number]]
+            if not parts:
+                raise UnsupportedError(f"{place}: expected rows of {tensor}, found none; {FEWER}")
+            self.whole[number] = parts[0]
+            if len(parts) > 1:
+                options = {"axis": 0, "activation": 0}
+                self._write("CONCATENATION", parts, number, options, place)
+                self.whole[number] = number
+        return self.whole[number]
+
+    def _part(self, part: Rows, of: Tensor, place: str) -> int:
+        """The tensor of some rows."""
+        tensor, count = self.tensors[part.number], part.stop - part.start
+        if count == tensor.shape[0]:
+            return part.number
+        shape, name = (count, *tensor.shape[1:]), f"{of.name}/{part.start}"
+        if tensor.array is not None:
+            array = tensor.array[part.start : part.stop]
+            return self.append(replace(tensor, name=name, shape=shape, array=array))
+        ends = [
+            self.append(Tensor(f"{name}/{what}", "int32", (len(shape),), np.array(each, np.int32)))
+            for what, each in (("begin", (part.start, *[0] * (len(shape) - 1))), ("size", shape))
+        ]
+        found = self.append(replace(tensor, name=name, shape=shape))
+        self._write("SLICE", [part.number, *ends], found, {}, place)
+        return found
+
+    def _write(
+        self, op: str, inputs: Sequence[int], to: int, options: Mapping[str, int], place: str
+    ) -> None:
+        self.step()
+        ledger.keep(COPY_BYTES + INPUT_BYTES * len(inputs), TURNS)
+        self.operators.append(LiteOperator(op, tuple(inputs), (to,), options, place=place))
+
     def append(self, tensor: Tensor) -> int:
         """The number of a new tensor."""
         ledger.keep(COPY_BYTES + LETTER_BYTES * len(tensor.name), TURNS)
@@ -209,18 +283,34 @@ class _Part:
             known = self._computed(inner, inputs)
             if known is None and not copies:
                 raise _computed_turns()
+            place = f"{self.loop}, turn {turn}, {inner.place}"
             for number in inner.outputs:
                 tensor = graph.tensors[number]
                 if number in places or tensor.array is not None:
                     raise InputError(f"expected {tensor} to be written once; {ADVICE}")
-                name = f"{tensor.name}/{turn}"
-                places[number] = made.append(replace(tensor, name=name, array=known))
-            if known is None:
+                to = replace(tensor, name=f"{tensor.name}/{turn}", array=known)
+                rows = made.listed(inner, inputs, to) if self._moves(inner, places) else None
+                places[number] = made.append(to) if rows is None else rows
+            outputs = tuple(places[number] for number in inner.outputs)
+            if known is None and made.lists.keys().isdisjoint(outputs):
                 ledger.keep(COPY_BYTES + INPUT_BYTES * len(inputs), TURNS)
-                outputs = tuple(places[number] for number in inner.outputs)
-                place = f"{self.loop}, turn {turn}, {inner.place}"
+                inputs = tuple(made.written(number, place) for number in inputs)
                 made.operators.append(replace(inner, inputs=inputs, outputs=outputs, place=place))
         return [self._place(number, places) for number in graph.outputs]
+
+    def _computed(self, inner: LiteOperator, inputs: Sequence[int]) -> Array | None:
+        """The result of whole numbers that are known; None for anything else."""
+        if len(inner.outputs) != 1 or min(inputs, default=-1) < 0:
+            return None
+        given = [self.made.tensors[number] for number in inputs]
+        return computed(inner, given, self.graph.tensors[inner.outputs[0]])
+
+    def _moves(self, inner: LiteOperator, places: Mapping[int, int]) -> bool:
+        """Whether an operator may take rows by ends that a turn computes, or join them."""
+        if len(inner.outputs) != 1:
+            return False
+        by_turn = any(number in places for number in inner.inputs[1:])
+        return inner.op == "CONCATENATION" or (inner.op == "SLICE" and by_turn)
 
     def _place(self, number: int, places: Mapping[int, int]) -> int:
         """The tensor of the network that one of the subgraph is; a constant is there once."""
@@ -237,43 +327,6 @@ class _Part:
                 )
             self.made.constants[key] = self.made.append(tensor)
         return self.made.constants[key]
-
-    def _computed(self, inner: LiteOperator, inputs: Sequence[int]) -> Array | None:
-        """The result of whole numbers that are known; None for anything else."""
-        if len(inputs) != 2 or len(inner.outputs) != 1 or min(inputs) < 0:
-            return None
-        first, second = (self.made.tensors[number] for number in inputs)
-        to = self.graph.tensors[inner.outputs[0]]
-        function, kind = _function(inner.op, first.dtype)
-        plain = not any(tensor.quantization for tensor in (first, second, to))
-        plain = plain and not inner.options.get("activation", 0)
-        if function is None or (second.dtype, to.dtype) != (first.dtype, kind) or not plain:
-            return None
-        if first.array is None or second.array is None:
-            return None
-        sizes = first.array.size, second.array.size
-        if max(sizes) > LONGEST:
-            return None
-        if first.shape != second.shape and 1 not in sizes:
-            raise InputError(
-                f"expected {first} and {second} of one shape, found {list(first.shape)} and "
-                f"{list(second.shape)}; {ADVICE}"
-            )
-        with np.errstate(over="ignore"):  # numbers wrap, as in runtimes
-            found = np.asarray(function(first.array, second.array))
-        if found.shape != to.shape:
-            raise InputError(
-                f"expected {to} of shape {list(found.shape)}, found {list(to.shape)}; {ADVICE}"
-            )
-        return found
-
-
-def _function(op: str, kind: str) -> tuple[Function | None, str]:
-    """Look up an operator on known numbers of a type, and the type of its result."""
-    if kind in WHOLE and op in _ARITHMETIC:
-        return _ARITHMETIC[op], kind
-    table = _LOGIC if kind == "bool" else _COMPARISONS if kind in WHOLE else {}
-    return table.get(op), "bool"
 
 
 def _kind(tensor: Tensor) -> tuple[object, ...]:

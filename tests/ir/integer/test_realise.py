@@ -4,12 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compare import assert_same
 from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.realise import (
+    Floors,
     Quotient,
     Staircase,
     positions,
@@ -19,6 +20,7 @@ from samebits.ir.integer.realise import (
 )
 from samebits.ir.ops import op_named
 from samebits.numerics.multiplier import requantized, threshold
+from samebits.spec.rounding import Away, Doubled, HalfUp
 
 SIZES = st.integers(1, 6)
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -62,12 +64,73 @@ def realised(plan, acc, zero, low, high):
     """One channel of a plan in Python integers; asserts that 64 bits hold every step."""
     if isinstance(plan, Staircase):
         return low + int((plan.values[0] <= acc).sum())
+    if isinstance(plan, Floors):
+        return realised_floor(plan, acc, zero, low, high)
     numerator, denominator = int(plan.numerators[0]), int(plan.denominators[0])
     quotient, remainder = divmod(acc * numerator, denominator)
     assert abs(acc * numerator) < 2**62
     assert 2 * remainder + 1 < 2**63
     rounded = quotient + (2 * remainder + (quotient & 1) > denominator)
     return min(max(rounded + zero, low), high)
+
+
+def realised_floor(plan, acc, zero, low, high):
+    """By the truncated quotient of a sum that is not negative, and by the floor of the sum."""
+    m, up, down, divisor, offset = (
+        int(v[0]) for v in (plan.factors, plan.up, plan.down, plan.divisors, plan.offset)
+    )
+    least, most = map(int, np.ravel(plan.ends)) if plan.ends else (acc, acc)
+    acc = min(max(acc, least), most)
+    total = acc * m + up + (acc < 0) * down
+    assert max(abs(acc * m), abs(total)) < 2**63
+    assert 0 <= total + offset < 2**63
+    assert offset % divisor == 0
+    rounded = (total + offset) // divisor - offset // divisor
+    assert rounded == total // divisor
+    return min(max(rounded + zero, low), high)
+
+
+ROUNDINGS = st.one_of(
+    st.builds(Doubled, st.integers(1, 2**31 - 1), st.integers(0, 31), st.just(0)),
+    st.builds(Doubled, st.integers(1, 2**31 - 1), st.just(0), st.integers(0, 31)),
+    st.builds(HalfUp, st.integers(1, 2**15 - 1), st.integers(0, 62)),
+    st.builds(Away, st.integers(1, 2**31 - 1)),
+)
+REACHES = st.one_of(st.integers(-(2**33), 2**33), st.integers(-(2**61), 2**61))
+
+
+@settings(max_examples=2000)
+@given(
+    ROUNDINGS,
+    st.lists(REACHES, min_size=2, max_size=2).map(sorted),
+    st.integers(-128, 127),
+    st.sampled_from([(-128, 127), (-32768, 32767), (0, 0)]),
+    st.lists(st.integers(-40000, 40000), max_size=4),
+)
+def test_the_roundings_of_a_runtime_are_floors(by, ends, zero, limits, codes):
+    low, high = limits
+    plan = requantization(
+        Interval((ends[0],), (ends[1],)), {"ratios": (by,), "zero": zero, "low": low, "high": high}
+    )
+    assert isinstance(plan, (Floors, Staircase))
+    edges = [by.least(code) for code in (*codes, 0, 1, low - zero, high - zero)]
+    for acc in (*ends, -1, 0, 1, *edges, *(edge - 1 for edge in edges)):
+        if ends[0] <= acc <= ends[1]:
+            assert realised(plan, acc, zero, low, high) == requantized(acc, by, zero, low, high)
+
+
+@pytest.mark.parametrize(
+    ("by", "reach"),
+    [
+        (Doubled(1 << 30, 0, 8), 2**31),
+        (Doubled(2**31 - 1, 0, 12), 2**40),
+        (HalfUp(2**15 - 1, 40), 2**60),
+        (Away(1000), 2**61),
+    ],
+)
+def test_a_rounding_to_16_bits_takes_no_thresholds(by, reach):
+    a = {"ratios": (by,), "zero": 0, "low": -32768, "high": 32767}
+    assert isinstance(requantization(Interval((-reach,), (reach,)), a), Floors)
 
 
 RATIOS = st.one_of(

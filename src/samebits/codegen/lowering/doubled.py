@@ -1,16 +1,9 @@
 """Requantization by two roundings, as the kernels of TensorFlow Lite do it, in one step.
 
-With p = acc * m the definition (spec/rounding.py) is x = floor((p + 2**30) / 2**31), then, where
-right > 0, floor((x + 2**(right - 1) - [x < 0]) / 2**right). A floor of a floor is one floor:
-
-    code = floor((p + 2**(right + 30) + 2**30) / 2**(right + 31))    where acc >= 0,
-    code = floor((p + 2**(right + 30) - 2**30) / 2**(right + 31))    where acc < 0.
-
-The sign may be that of the sum: where it is negative and x is 0, p >= -2**30, and the second line
-gives 0 too. So no multiplier is searched for and none proved; only sums, and what is added to them,
-have to fit. In 64 bits this is one form for all of them (`halves`). With sums below 2**30 their
-double fits, and x is the upper word of 2 * acc * m, rounded half up: VQRDMULH and SQRDMULH give it,
-SMMLAR with something added.
+It is one floor (`as_floor`), so no multiplier is searched for and none proved; only sums, and what
+is added to them, have to fit. In 64 bits this is one form for all of them (`halves`). With sums
+below 2**30 their double fits, and the first rounding is the upper word of 2 * acc * m, rounded half
+up: VQRDMULH and SQRDMULH give it, SMMLAR with something added.
 """
 
 from __future__ import annotations
@@ -19,6 +12,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypeGuard
 
+from samebits.ir.integer.realise import as_floor
 from samebits.numerics.multiplier import requantized
 from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding
 
@@ -74,16 +68,16 @@ def halves(
     -d where acc < 0. None where a rounding has no such form, or 64 bits do not hold the sum."""
     found = []
     for by, (least, most) in zip(ratios, ends, strict=True):
-        if isinstance(by, Doubled):
-            one = (by.m, 1 << 30, by.right + 31) if by.right else (by.m, 0, 31 - by.left)
-        elif isinstance(by, HalfUp):
-            one = (by.m, 0, by.shift) if by.shift else (2 * by.m, 0, 1)
-        else:
+        if not isinstance(by, Doubled | HalfUp):
             return None
-        m, apart, shift = one
-        if not shift or max(abs(least), abs(most)) * m + apart + (1 << shift - 1) >= 1 << 63:
+        m, _, down, divisor = as_floor(by)
+        if divisor == 1:
+            m, divisor = 2 * m, 2  # the half that is added is no part of a code
+        apart = -down >> 1
+        most = max(abs(least), abs(most))
+        if m >= 1 << 31 or most * m + apart + (divisor >> 1) >= 1 << 63:
             return None
-        found.append(one)
+        found.append((m, apart, divisor.bit_length() - 1))
     return found
 
 

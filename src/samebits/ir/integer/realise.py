@@ -4,7 +4,8 @@ realisations of integer graphs. docs/spec/graph.md sections 3 and 6."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -13,9 +14,10 @@ from samebits.ir.integer.bounds import Interval
 from samebits.ir.integer.windows import taps
 from samebits.ir.ops import Array, Attributes
 from samebits.numerics.multiplier import find_multiplier, requantized, threshold
-from samebits.spec.rounding import Rounding
+from samebits.spec.rounding import Away, Doubled, HalfUp, Rounding
 
 INT64_MAX = 2**63 - 1
+SUMS = 1 << 62  # what every number of a Quotient or Floors stays below
 
 
 # --- windows --------------------------------------------------------------------------------
@@ -72,13 +74,32 @@ class Quotient:
 
 
 @dataclass(frozen=True)
+class Floors:
+    """floor((acc * factors + up + [acc < 0] * down) / divisors) in 64 bits.
+
+    offset: multiples of the divisors; with one added no sum is negative, and a quotient that is
+            truncated is its floor. Still below 2**63
+    ends:   the least and the greatest acc; one outside of them counts as the end next to it, whose
+            code saturates like its own. None where there is none outside
+    All int64 [1], or [C] along the last axis.
+    """
+
+    factors: Array
+    up: Array
+    down: Array
+    divisors: Array
+    offset: Array
+    ends: tuple[Array, Array] | None = None
+
+
+@dataclass(frozen=True)
 class Staircase:
     """code = low + the number of values <= acc; int64 [1, T] or [C, T], rows ascending."""
 
     values: Array
 
 
-def requantization(acc: Interval, attributes: Attributes) -> Quotient | Staircase:
+def requantization(acc: Interval, attributes: Attributes) -> Quotient | Floors | Staircase:
     """`requantize` over the interval of its input in 64-bit integers; exactly the operator."""
     ratios: tuple[Rounding, ...] = attributes["ratios"]
     channels = max(len(ratios), len(acc.low))
@@ -91,6 +112,9 @@ def requantization(acc: Interval, attributes: Attributes) -> Quotient | Staircas
     if len(fitting) == len(pairs):
         numerators, denominators = zip(*fitting, strict=True)
         return Quotient(np.array(numerators, np.int64), np.array(denominators, np.int64))
+    floors = _floors(cases, attributes)
+    if floors is not None:
+        return floors
     rows = [staircase(ratio, ends, *_limits(attributes)) for ratio, ends in cases]
     values = np.full((len(rows), max(map(len, rows))), INT64_MAX, np.int64)
     for row, found in zip(values, rows, strict=True):
@@ -103,8 +127,7 @@ def _limits(attributes: Attributes) -> tuple[int, int, int]:
 
 
 def _pair(ratio: Rounding, ends: tuple[int, int], attributes: Attributes) -> tuple[int, int] | None:
-    """(numerator, denominator) that stay inside 64 bits, or None: of a rounding that is none of a
-    quotient its thresholds are the function."""
+    """(numerator, denominator) that stay inside 64 bits, or None."""
     if not isinstance(ratio, Fraction):
         return None
     largest = max(abs(end) for end in ends)
@@ -119,7 +142,58 @@ def _pair(ratio: Rounding, ends: tuple[int, int], attributes: Attributes) -> tup
 
 
 def _fits(largest: int, numerator: int, denominator: int) -> bool:
-    return largest * numerator < 1 << 62 and denominator <= 1 << 62
+    return largest * numerator < SUMS and denominator <= SUMS
+
+
+def as_floor(by: Doubled | HalfUp | Away) -> tuple[int, int, int, int]:
+    """(m, up, down, divisor): code(acc) = floor((acc * m + up + [acc < 0] * down) / divisor).
+
+    Of `Doubled` with p = acc * m the definition is x = floor((p + 2**30) / 2**31), then, where
+    right > 0, floor((x + 2**(right - 1) - [x < 0]) / 2**right). A floor of a floor is one floor:
+
+        code = floor((p + 2**(right + 30) + 2**30) / 2**(right + 31))    where x >= 0,
+        code = floor((p + 2**(right + 30) - 2**30) / 2**(right + 31))    where x < 0.
+
+    The sign may be that of the sum: where it is negative and x is 0, p >= -2**30, and the second
+    line gives 0 too. `Away` of a negative sum is -floor((n // 2 - acc) / n), a quotient rounded up,
+    and so the floor of (acc - n // 2 + n - 1) / n.
+    """
+    if isinstance(by, Away):
+        return 1, by.n // 2, by.n - 1 - 2 * (by.n // 2), by.n
+    shift = by.shift if isinstance(by, HalfUp) else 31 + by.right - by.left
+    twice = isinstance(by, Doubled) and by.right > 0
+    return by.m, (1 << shift >> 1) + (twice << 30), -twice << 31, 1 << shift
+
+
+def _floors(
+    cases: Sequence[tuple[Rounding, tuple[int, int]]], attributes: Attributes
+) -> Floors | None:
+    """Sums as they are, or kept between the ends; None for ratios, and where neither fits."""
+    zero, low, high = _limits(attributes)
+    roundings = [by for by, _ in cases if not isinstance(by, Fraction)]
+    if len(roundings) < len(cases):
+        return None
+    reaches = [ends for _, ends in cases]
+    kept = [
+        tuple(min(max(end, by.least(low - zero) - 1), by.least(high - zero)) for end in ends)
+        for by, ends in zip(roundings, reaches, strict=True)
+    ]
+    for ends, bounded in ((reaches, False), (kept, True)):
+        rows = [_floor(by, *each) for by, each in zip(roundings, ends, strict=True)]
+        if None not in rows:
+            least, most = np.array(ends, np.int64).T
+            found = Floors(*np.array(rows, np.int64).T)
+            return replace(found, ends=(least, most)) if bounded else found
+    return None
+
+
+def _floor(by: Doubled | HalfUp | Away, least: int, most: int) -> tuple[int, ...] | None:
+    """One row of `Floors`, or None where 64 bits do not hold a sum."""
+    m, up, down, divisor = as_floor(by)
+    offset = -(min(least, 0) * m // divisor) * divisor  # up + down is not negative
+    if max(-least, most) * m >= SUMS or max(most, 0) * m + up + offset >= 1 << 63:
+        return None
+    return m, up, down, divisor, offset
 
 
 def staircase(ratio: Rounding, ends: tuple[int, int], zero: int, low: int, high: int) -> Array:

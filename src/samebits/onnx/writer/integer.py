@@ -18,7 +18,14 @@ from samebits.errors import UnsupportedError
 from samebits.ir.graph import Array, Graph, Node
 from samebits.ir.integer.define import limits
 from samebits.ir.integer.normalize import vector_length
-from samebits.ir.integer.realise import INT64_MAX, Quotient, Staircase, positions, requantization
+from samebits.ir.integer.realise import (
+    INT64_MAX,
+    Floors,
+    Quotient,
+    Staircase,
+    positions,
+    requantization,
+)
 from samebits.ir.integer.shape import places
 from samebits.ir.integer.trees import THRESHOLDS, ensemble_of
 from samebits.ir.integer.windows import balance_factors
@@ -36,6 +43,7 @@ from samebits.onnx.writer.products import (
 )
 from samebits.onnx.writer.scores import divide, fixed_softmax, log_softmax, root, top_k
 from samebits.spec.fixed import Shares
+from samebits.spec.rounding import code_of
 
 OPSET, IR_VERSION = 18, 8  # BitwiseAnd and axes of reductions as inputs
 
@@ -109,6 +117,8 @@ def _requantize(emitter: IntegerEmitter, node: Node) -> str:
     if isinstance(plan, Staircase):
         reached = _reached(emitter, emitter.wide(x), plan.values)
         return emitter.cast(emitter.integer("Add", reached, a["low"]), a["dtype"])
+    if isinstance(plan, Floors):
+        return _floors(emitter, node, plan)
     pairs = zip(plan.numerators.tolist(), plan.denominators.tolist(), strict=True)
     largest = max(-(-emitter.largest(x) * n // d) for n, d in pairs)
     return emitter.saturated(_quotient_of(emitter, x, plan), largest, a)
@@ -124,6 +134,28 @@ def _quotient_of(emitter: IntegerEmitter, x: str, plan: Quotient) -> str:
     if (denominators == 1).all():
         return product
     return emitter.quotient(product, emitter.constant(denominators, "int64"))
+
+
+def _floors(emitter: IntegerEmitter, node: Node, plan: Floors) -> str:
+    """A quotient of a sum that is never negative, which Div rounds down."""
+
+    def row(array: Array) -> str:
+        return emitter.constant(array if emitter.shape(node.output) else array[0], "int64")
+
+    x = emitter.wide(node.inputs[0])
+    for op, end in zip(("Max", "Min"), plan.ends or (), strict=False):
+        x = emitter.extreme(op, x, row(end), "int64")
+    total = emitter.op("Mul", x, row(plan.factors))
+    added = row(plan.up + plan.offset)
+    if plan.down.any():
+        below = emitter.op("Less", x, emitter.constant(0, "int64"))
+        added = emitter.op("Where", below, row(plan.up + plan.down + plan.offset), added)
+    found = emitter.op("Div", emitter.op("Add", total, added), row(plan.divisors))
+    codes = emitter.op("Sub", found, row(plan.offset // plan.divisors))
+    reach = emitter.largest(node.inputs[0])
+    roundings = node.attributes["ratios"]
+    largest = max(abs(code_of(end, by)) for by in roundings for end in (-reach, reach))
+    return emitter.saturated(codes, largest, node.attributes)
 
 
 def _reached(emitter: IntegerEmitter, x: str, steps: Array) -> str:

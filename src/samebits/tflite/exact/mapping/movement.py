@@ -149,6 +149,15 @@ def _gather(node: LiteNode) -> Result:
     return node.emit("Gather", node.input(0), node.input(1), axis=node.option("axis"))
 
 
+@lite_op("REVERSE_V2", moves=True)
+def _reverse(node: LiteNode) -> Result:
+    """Axes from behind."""
+    value, shape = node.input(0), node.shape()
+    for axis in sorted({node.axis(axis, len(shape)) for axis in node.integers(1, "axes")}):
+        value = _reversed(node, value, axis, LAST, -LAST)
+    return value
+
+
 @lite_op("TILE", moves=True)
 def _tile(node: LiteNode) -> Result:
     return node.emit("Tile", node.input(0), repeats=node.integers(1, "repeats"))
