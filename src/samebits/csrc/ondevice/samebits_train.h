@@ -129,6 +129,28 @@ typedef struct {
     double centre, inv, a, spread;
 } samebits_channel;
 
+/* sigmoid or tanh of the arguments j * 2**-12, j >= 0, in units of 2**-15: lines between the ends
+ * of each SAMEBITS_TRAIN_LINE arguments; and by how much values are off, and 1, four in a byte. */
+#define SAMEBITS_TRAIN_LINE 32
+typedef struct {
+    const int16_t *ends;
+    const uint8_t *off;
+} samebits_curve;
+
+/* A layer of recurrent cells in one direction, which takes the last step first if it is a reverse
+ * one. biases: or NULL. curves: sigmoid, tanh */
+enum {
+    SAMEBITS_TRAIN_LSTM,
+    SAMEBITS_TRAIN_GRU,
+    SAMEBITS_TRAIN_TANH,
+    SAMEBITS_TRAIN_RECTIFIED
+};
+typedef struct {
+    int32_t n, steps, inputs, units, kind, reverse;
+    const samebits_parameter *w_ih, *w_hh, *b_ih, *b_hh;
+    const samebits_curve *curves;
+} samebits_cells;
+
 /* Words below the threshold drop their element; the others are multiplied by the scale. */
 typedef struct {
     int32_t n;
@@ -164,6 +186,8 @@ typedef struct {
 /* --- forward --------------------------------------------------------------------------------- */
 
 int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e);
+/* Each of `rows` by itself. */
+int samebits_train_quantize_rows(const float *in, int32_t rows, int32_t n, int8_t *out, int32_t *e);
 
 /* What becomes of exact sums before they are rounded (5): as they are, those of a ReLU, of a ReLU6.
  *
@@ -232,6 +256,21 @@ int samebits_train_add(int32_t n, const int8_t *a, int32_t e_a, const int8_t *b,
 int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y);
 
+/* Rows of h, [n][steps][units], of rows of x. states: [steps][n][units]; e_steps: their exponents,
+ * and those of h, of each step. of_steps, to_steps: whether every step of x or of h has an exponent
+ * of its own (12). room: of 8, 2 * gates and 2 bytes a unit of a sample, each up to a multiple of
+ * 8. */
+int samebits_train_recurrence(const samebits_cells *s, const int8_t *x, const int32_t *e_x,
+                              int32_t of_steps, void *room, int16_t *states, int32_t *e_steps,
+                              int8_t *h, int32_t *e_h, int32_t to_steps);
+
+/* Elements in other places: of each of `rows`, `part` bytes of `whole`, from `first` on; and such
+ * parts of a gradient, with zeros around them. */
+void samebits_train_part(const void *x, int32_t rows, int32_t whole, int32_t first, int32_t part,
+                         void *y);
+void samebits_train_part_gradient(const void *g, int32_t rows, int32_t whole, int32_t first,
+                                  int32_t part, void *dx);
+
 /* The gradient of the logits [n][c], of 32 bits. tables: T1, then T2, 256 numbers each. */
 void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_t e,
                                   const uint8_t *labels, const int64_t *tables, int64_t *row,
@@ -261,6 +300,15 @@ void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g
                                      int32_t *e_dx);
 void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out);
+
+/* D of all steps at the products of x, and of h if they are a GRU's (else it is the same, and d_h
+ * NULL): rows [n][steps][gates * units] of 32 bits; and h before each step, as rows. e_steps: room
+ * for two more of each step. room: as above, with 8, 4, 2 and 2 bytes more. */
+int samebits_train_recurrence_gradient(const samebits_cells *s, const int8_t *x, int32_t e_x,
+                                       void *room, const int16_t *states, int32_t *e_steps,
+                                       const int8_t *h, samebits_gradient g, int8_t *past,
+                                       int32_t *e_past, int32_t *d_x, int32_t *e_dx, int32_t *d_h,
+                                       int32_t *e_dh);
 
 /* Updates of gamma and beta; NULL: not of this one. Where e_dz is not NULL, the exponent of the
  * gradient of z, and its lines in `room`: three integers of every channel, a, slope and offset,
@@ -304,6 +352,8 @@ void samebits_train_bound_input(samebits_bounds *b, const samebits_conv *s,
 void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
                                const samebits_parameter *gamma, const samebits_parameter *beta,
                                const samebits_channel *saved, const samebits_optimizer *o);
+/* Of D of a layer of cells. */
+void samebits_train_bound_cells(samebits_bounds *b, const samebits_cells *s);
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s);
 
 /* A gradient is added to those of its value so far, whose bound is `held`. */
