@@ -138,7 +138,30 @@ class Cells(nn.Module):
         return y
 
 
-OWN = {"shared": Shared, "doubled": Doubled, "standing": Standing, "cells": Cells}
+class Vectors(nn.Module):
+    """Norms of vectors, with gamma and beta and without, and a residual sum of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.norm = nn.Linear(8, 12), nn.LayerNorm(12)
+        self.mid, self.relu, self.back = nn.Linear(12, 18), nn.ReLU(), nn.Linear(18, 12)
+        self.rms, self.plain = nn.RMSNorm(12, 1e-5), nn.LayerNorm(96, elementwise_affine=False)
+        self.last, self.out, self.end = nn.LayerNorm(10), nn.Linear(96, 10), nn.Linear(10, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.front(x.flatten(1, 2))
+        y = y + self.back(self.relu(self.mid(self.norm(y))))
+        z: torch.Tensor = self.end(self.last(self.out(self.plain(self.rms(y).flatten(1)))))
+        return z
+
+
+OWN = {
+    "shared": Shared,
+    "doubled": Doubled,
+    "standing": Standing,
+    "cells": Cells,
+    "vectors": Vectors,
+}
 RECURRENT: dict[str, Callable[[], nn.Module]] = {
     "lstm": lambda: nn.LSTM(8, 12, batch_first=True),
     "lstms": lambda: nn.LSTM(8, 9, 2, batch_first=True),

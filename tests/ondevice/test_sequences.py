@@ -1,4 +1,4 @@
-"""Recurrent layers in generated C beside PyTorch, after every step."""
+"""Recurrent layers and norms of vectors in generated C beside PyTorch, after every step."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def test_layers_of_all_cells_are_those_of_pytorch(tmp_path):
     device = train_beside(engine(network("cells"), options), options, tmp_path, 5, "-O1")
     assert b"model_run" not in device.code.files["model.h"]
     assert "layer 'front'" in device.code.tape.no_run
+
+
+def test_norms_of_vectors_are_those_of_pytorch(tmp_path):
+    options = config(weight_decay=0.001)
+    train_beside(engine(network("vectors"), options), options, tmp_path, 5, "-O1")
 
 
 @pytest.mark.parametrize("name", ["lstms", "grus"])
@@ -129,6 +134,8 @@ def test_what_c_does_not_have_is_named(made, said):
         ("rectified", ["-O0", *SANITIZED], {"lr": 0.3, "momentum": 0.0}),
         ("cells", ["-O3", "-march=native", "-std=gnu99"], {"lr": 0.3, "short": True}),
         ("cells", ["-O1", *SANITIZED], {"lr": 1.0}),
+        ("vectors", ["-O0", *SANITIZED], {"lr": 1.0, "short": True}),
+        ("vectors", ["-O3"], {"optimizer": "adam", "lr": 0.01}),
     ],
 )
 def test_a_hundred_steps(tmp_path, name, flags, options):

@@ -46,6 +46,7 @@ KERNELS = (
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
 )
 OF_CELLS = ("ondevice/train_cells.c", "ondevice/train_cells.h", "ondevice/train_unrolled.c")
+OF_VECTORS = ("ondevice/train_vectors.c",)
 LIBRARY = "samebits"  # the folder of the kernels
 FORMAT = "samebits-training-1"
 
@@ -163,7 +164,7 @@ def training_code(
 
 def kernels_of(tape: StepTape) -> tuple[str, ...]:
     """The files in csrc that only some networks need."""
-    return OF_CELLS if tape.has_curves else ()
+    return (*(OF_CELLS if tape.has_curves else ()), *(OF_VECTORS if tape.has_vectors else ()))
 
 
 def _check_options(config: TrainConfig) -> None:

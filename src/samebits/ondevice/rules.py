@@ -30,6 +30,7 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
+from samebits.ondevice.vectors import vector_norm
 from samebits.ondevice.writer import (
     ALIASES,
     TapeWriter,
@@ -429,6 +430,7 @@ RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Reshape": reshaped,
     "Permute": permuted,
     "Indexed": indexed,
+    "LayerNorm": vector_norm,
     "Lstm": recurrence,
     "Gru": recurrence,
     "Rnn": recurrence,

@@ -29,7 +29,8 @@ ALIASES = ("Narrow", "Short", "Reshape", "Permute", "Relu")
 
 HAS = (
     "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
-    "AdaptiveAvgPool2d(1), Dropout, Flatten, LSTM, GRU, RNN, and parts of one axis"
+    "AdaptiveAvgPool2d(1), Dropout, Flatten, LayerNorm, RMSNorm, LSTM, GRU, RNN, and "
+    "parts of one axis"
 )
 
 

@@ -257,3 +257,21 @@ void samebits_train_bound_cells(samebits_bounds *b, const samebits_cells *s) {
     b->reach = 0;
     bound_reach(b, (int32_t)fits_of(d > ds ? d : ds, 0));
 }
+
+/* |h| <= |g| * |gamma|; |d * h - sum h - sum(h * xhat) * xhat| <= d * |h| * (2 + xhat**2). */
+void samebits_train_bound_vectors(samebits_bounds *b, const samebits_vectors *s,
+                                  const samebits_parameter *gamma, const samebits_parameter *beta,
+                                  const samebits_parameter *scale, int32_t e_xhat, int32_t e_m,
+                                  const samebits_optimizer *o) {
+    const int32_t rows = above(s->rows), x = e_xhat + 7;
+    int32_t most = 1, k;
+    bound_update(b, gamma, o, b->reach + rows + x);
+    bound_update(b, beta, o, b->reach + rows);
+    for (k = 0; scale && k < scale->n; k++) {
+        const int32_t size = magnitude32(joint_at(scale, k));
+        most = SAMEBITS_MAX(most, size);
+    }
+    if (scale) bound_reach(b, above(most) + scale->s->e_w - 15);
+    bound_reach(b, above(s->d) + SAMEBITS_MAX(2, 2 * x) + 1);
+    bound_reach(b, 24 + e_m);
+}
