@@ -155,7 +155,24 @@ class Vectors(nn.Module):
         return z
 
 
-OWN = {
+class Attending(nn.Module):
+    """A transformer block over the rows of images, and a head for their mean, or for the first."""
+
+    def __init__(self, norm_first: bool, mean: bool) -> None:
+        super().__init__()
+        self.front, self.norm, self.mean = nn.Linear(8, 12), nn.LayerNorm(12), mean
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
+        self.block, self.out = nn.TransformerEncoderLayer(12, 2, 18, **options), nn.Linear(12, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = self.norm(self.block(self.front(x.flatten(1, 2))))
+        y: torch.Tensor = self.out(states.mean(1) if self.mean else states[:, 0])
+        return y
+
+
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "block": lambda: Attending(True, False),
+    "post": lambda: Attending(False, True),
     "shared": Shared,
     "doubled": Doubled,
     "standing": Standing,

@@ -133,6 +133,7 @@ def on_board(folder, target, name, steps, parts=(), arena=0):
         ("dropout", "cortex-m0-large", (), 0, 9, 15),
         ("lstm", "cortex-m3", (), 0, 9, 32),
         ("gru", "cortex-m4", (), 0, 9, 40),
+        ("block", "cortex-m4", (), 0, 19, 40),
         ("cells", "cortex-m55", (), 0, 19, 30),
     ],
 )

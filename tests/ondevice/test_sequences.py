@@ -1,4 +1,4 @@
-"""Recurrent layers and norms of vectors in generated C beside PyTorch, after every step."""
+"""Recurrent layers, norms of vectors and attention in C beside PyTorch, after every step."""
 
 from __future__ import annotations
 
@@ -54,6 +54,11 @@ def test_norms_of_vectors_are_those_of_pytorch(tmp_path):
     train_beside(engine(network("vectors"), options), options, tmp_path, 5, "-O1")
 
 
+def test_a_transformer_block_is_that_of_pytorch(tmp_path):
+    options = config(lr=0.3)
+    train_beside(engine(network("post"), options), options, tmp_path, 5, "-O1", short=True)
+
+
 @pytest.mark.parametrize("name", ["lstms", "grus"])
 def test_evaluation_is_that_of_pytorch(tmp_path, name):
     """Of a GRU each step with the exponent of its own."""
@@ -93,6 +98,17 @@ def test_parts_of_a_layer_train(tmp_path):
         assert device.state() == state_bytes(run, step + 1, device)
 
 
+class PartOfSums(nn.Module):
+    """A ReLU of a part of what a layer gives, whose exponent only that part decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.relu, self.out = nn.Linear(64, 20), nn.ReLU(), nn.Linear(8, 10)
+
+    def forward(self, x):
+        return self.out(self.relu(self.first(x.flatten(1))[:, :8]))
+
+
 class LastState(nn.Module):
     """The last state, which has more bits than what a layer gives."""
 
@@ -107,6 +123,7 @@ class LastState(nn.Module):
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (PartOfSums, r"'relu' \(ReLU\).*a ReLU of a part of exact sums"),
         (LastState, r"'cells' \(GRU\).*operation States"),
         (
             lambda: Recurrent(nn.LSTM(8, 6, 2, batch_first=True, dropout=0.5)),
@@ -136,6 +153,9 @@ def test_what_c_does_not_have_is_named(made, said):
         ("cells", ["-O1", *SANITIZED], {"lr": 1.0}),
         ("vectors", ["-O0", *SANITIZED], {"lr": 1.0, "short": True}),
         ("vectors", ["-O3"], {"optimizer": "adam", "lr": 0.01}),
+        ("block", ["-O0"], {"weight_decay": 0.001}),
+        ("block", ["-O3", *SANITIZED], {"optimizer": "adamw", "lr": 0.01, "short": True}),
+        ("post", ["-O2", *SANITIZED], {"nesterov": True, "lr": 0.3, "batch": 5}),
     ],
 )
 def test_a_hundred_steps(tmp_path, name, flags, options):

@@ -98,6 +98,7 @@ SOURCE = """\
 #include "{name}.h"
 
 #include "samebits_bytes.h"
+#include "samebits_train_sequences.h"
 {include}
 #define UNSURE (-1) /* bounds do not prove that all updates can be made */
 #define PARAMETERS {parameters}

@@ -13,9 +13,6 @@ from samebits.ondevice.tape import TapeGradient
 from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
 from samebits.train.graph import TrainingNode
 
-WHOLE = ("Narrow", "Lstm", "Gru", "Rnn", "LayerNorm", "Embedding")
-"""Operations whose outputs are codes, not exact sums of which a part has an exponent of its own."""
-
 
 def _sides(made: TapeWriter, slot: int) -> tuple[int, ...]:
     """The shape of a value as PyTorch has it."""
@@ -74,7 +71,9 @@ def permuted(made: TapeWriter, node: TrainingNode) -> None:
     if len(axes) != len(made.order(slot)) or slot in made.merged:
         raise unsupported(node, "a permutation of samples and places taken together")
     axes = tuple(axis % len(axes) for axis in axes)
-    made.arrays[node.outputs[0]] = made.arrays[slot]
+    for held in (made.arrays, made.shorts):
+        if slot in held:
+            held[node.outputs[0]] = held[slot]
     made.settle_order(node.outputs[0], tuple(axes.index(axis) for axis in made.order(slot)))
     made.pass_rows(slot, node.outputs[0])
     made.going_back(node, lambda g: (g,))
@@ -92,8 +91,6 @@ def indexed(made: TapeWriter, node: TrainingNode) -> None:
     cut = [axis for axis, part in enumerate(parts) if part != slice(None)]
     if slot in made.merged or len(cut) != 1 or order.index(cut[0]) == 0:
         raise unsupported(node, "an index but of one axis, which is not that of samples,")
-    if not made.is_whole(slot, WHOLE):
-        raise unsupported(node, "a part of exact sums")
     axis, place = cut[0], order.index(cut[0])
     chosen = parts[axis]
     kept = range(sides[axis])[chosen]
@@ -104,8 +101,10 @@ def indexed(made: TapeWriter, node: TrainingNode) -> None:
     rows, after = math.prod(x.shape[1:place]), math.prod(x.shape[place + 1 :])
     shape = (*x.shape[:place], *([] if gone else [len(places)]), *x.shape[place + 1 :])
     own = tuple(a - (gone and a > axis) for a in order if not (gone and a == axis))
+    # Exact sums are rounded as a whole.
     y = replace(t.array(shape, 8), exponent=x.exponent)
-    numbers = f"count * {rows}, {sides[axis] * after}, {places[0] * after}, {len(places) * after}"
+    whole, part = sides[axis] * after, len(places) * after
+    numbers = f"count * {rows}, {whole}, {places[0] * after}, {part}"
     call = f"samebits_train_part(m + {{0}}, {numbers}, m + {{1}})"
     t.forward.append(instruction(node, call, x, y, fails=False))
     t.run.append(t.forward[-1])

@@ -15,6 +15,14 @@ from dataclasses import replace
 
 from samebits.kernels import ConvShape, Window
 from samebits.kernels.averages import Averages
+from samebits.ondevice.attention import (
+    join_heads,
+    matrices,
+    narrow,
+    scaled,
+    softmax,
+    split_heads,
+)
 from samebits.ondevice.gradients import column, settled
 from samebits.ondevice.moving import indexed, permuted, reshaped
 from samebits.ondevice.products import ProductGradients
@@ -209,7 +217,7 @@ def clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple
 def _takers(made: TapeWriter, slot: int) -> Iterator[TrainingNode]:
     """The nodes that take a value, moved or not."""
     for reader in made.readers.get(slot, []):
-        if reader.operation.name == "Reshape":
+        if reader.operation.name in ("Reshape", "Permute"):
             yield from _takers(made, reader.outputs[0])
         else:
             yield reader
@@ -236,6 +244,8 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     """
     t, x, after = made.tape, _given(made, node), made.next(node)
     if id(node) not in made.clamped:
+        if made.is_part(node.arguments[0].index):
+            raise unsupported(node, "a ReLU of a part of exact sums")
         if not made.is_alone(node.arguments[0].index):
             x, given = t.array(x.shape, 8), x
             _copy(t.forward, node, given, x)
@@ -383,12 +393,6 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     made.going_back(node, backward)
 
 
-def _same(made: TapeWriter, node: TrainingNode) -> None:
-    """The use of sums as 8 bits, which what gives them has rounded already."""
-    made.arrays[node.outputs[0]] = _given(made, node)
-    made.going_back(node, lambda g: (g,))
-
-
 def _short(made: TapeWriter, node: TrainingNode) -> None:
     """The use of sums as 16 bits, which products have rounded already."""
     (slot,) = slots_of(node)
@@ -413,10 +417,13 @@ def _widths(made: TapeWriter, node: TrainingNode) -> list[int]:
 FOLLOWING = ("Products", "BatchNorm", "Narrow", "Short", "Relu")
 """Operations that take gradients which are not stored."""
 
-MOVING = ("Reshape", "Permute", "Indexed", "Lstm", "Gru", "Rnn")
+MOVING = (
+    *("Reshape", "Permute", "Indexed", "SplitHeads", "JoinHeads", "MatMul"),
+    *("Lstm", "Gru", "Rnn"),
+)
 """Operations whose rules say where the axes of their outputs lie."""
 
-KEEPING = ("Narrow", "Short", "Relu")
+KEEPING = ("Narrow", "Short", "Relu", "Scale", "Softmax")
 """Operations of elements alone, whatever the order of axes."""
 
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
@@ -434,6 +441,11 @@ RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Lstm": recurrence,
     "Gru": recurrence,
     "Rnn": recurrence,
-    "Narrow": _same,
+    "Narrow": narrow,
+    "SplitHeads": split_heads,
+    "JoinHeads": join_heads,
+    "MatMul": matrices,
+    "Scale": scaled,
+    "Softmax": softmax,
     "Short": _short,
 }

@@ -127,7 +127,8 @@ class StepTape:
     run:      the forward pass of one sample by the running statistics
     no_run:   why there is none, or ""
     least:    the fewest samples of a batch
-    has_curves, has_vectors: whether it takes those of recurrent cells, and norms of vectors
+    has_curves, has_vectors, has_matrices: whether it takes those of recurrent cells, norms of
+              vectors, and products of activations
     parameters, statistics: of the state, which steps change
     frozen, standing:       those that no step changes
     exponents, reaches:     how many arrays have one, and how many bounds wait for others
@@ -150,6 +151,7 @@ class StepTape:
     standing: list[StoredStatistics] = field(default_factory=list)
     has_curves: bool = False
     has_vectors: bool = False
+    has_matrices: bool = False
     no_run: str = ""
     exponents: int = 0
     reaches: int = 0

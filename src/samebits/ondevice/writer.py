@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +29,18 @@ ALIASES = ("Narrow", "Short", "Reshape", "Permute", "Relu")
 
 HAS = (
     "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
-    "AdaptiveAvgPool2d(1), Dropout, Flatten, LayerNorm, RMSNorm, LSTM, GRU, RNN, and "
-    "parts of one axis"
+    "AdaptiveAvgPool2d(1), Dropout, Flatten, LayerNorm, RMSNorm, LSTM, GRU, RNN, attention "
+    "and parts of one axis"
 )
 
 
 VIEWS = ("Reshape", "Permute", "Indexed", "Concat", "States")
 """Operations that change nothing but their output, so that C leaves them out if nobody reads it."""
+
+
+WHOLE = ("Narrow", "Lstm", "Gru", "Rnn", "LayerNorm")
+"""Operations whose outputs are codes, not exact sums that a ReLU would clamp before they are
+rounded."""
 
 
 def unsupported(node: TrainingNode, what: str) -> UnsupportedError:
@@ -63,6 +68,7 @@ class TapeWriter:
     sites:    of dropouts so far
     orders:   of values whose axes do not lie as usual in memory: the axes as they lie there
     merged:   values [n * places, features] whose array is [n, places, features]
+    shares:   of outputs of softmaxes: the exponents of their vectors
     by_rows:  of values whose steps have exponents of their own in `run`: the number of the first
     names:    of parameters and buffers, by identity, and numbers of parameters
     """
@@ -84,6 +90,7 @@ class TapeWriter:
     sites: set[int] = field(default_factory=set)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
     merged: set[int] = field(default_factory=set)
+    shares: dict[int, Room] = field(default_factory=dict)
     by_rows: dict[int, int] = field(default_factory=dict)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
     nodes: list[TrainingNode] = field(default_factory=list)
@@ -154,13 +161,15 @@ class TapeWriter:
         if given in self.by_rows:
             self.by_rows[slot] = self.by_rows[given]
 
-    def is_whole(self, slot: int, makers: Sequence[str]) -> bool:
-        """Whether a value is codes that some operation has made, moved or not."""
+    def is_part(self, slot: int) -> bool:
+        """Whether a value is a part of what an operation gives, which may be exact sums."""
         maker = self.makers.get(slot)
-        if maker is None or maker.operation.name in makers:
-            return True
-        moved = maker.operation.name in ("Reshape", "Permute", "Indexed")
-        return moved and self.is_whole(next(slots_of(maker)), makers)
+        if maker is None or maker.operation.name not in ("Reshape", "Permute", "Indexed"):
+            return False
+        source = self.makers.get(next(slots_of(maker)))
+        if maker.operation.name == "Indexed":
+            return source is not None and source.operation.name not in WHOLE
+        return self.is_part(next(slots_of(maker)))
 
     def going_back(self, node: TrainingNode, backward: Backward) -> None:
         """Note how the gradient of a node goes back, where one is wanted."""

@@ -129,45 +129,6 @@ typedef struct {
     double centre, inv, a, spread;
 } samebits_channel;
 
-/* Vectors of d numbers, which are normalized one by one; centred: their mean is subtracted. */
-typedef struct {
-    int32_t rows, d;
-    double eps;
-    int32_t centred;
-} samebits_vectors;
-
-/* What a norm knows of a vector; and what its gradient sums up. */
-typedef struct {
-    double factor;
-    int32_t sum;
-    int16_t low, high;
-} samebits_vector;
-typedef struct {
-    int64_t sum, product;
-} samebits_dots;
-
-/* sigmoid or tanh of the arguments j * 2**-12, j >= 0, in units of 2**-15: lines between the ends
- * of each SAMEBITS_TRAIN_LINE arguments; and by how much values are off, and 1, four in a byte. */
-#define SAMEBITS_TRAIN_LINE 32
-typedef struct {
-    const int16_t *ends;
-    const uint8_t *off;
-} samebits_curve;
-
-/* A layer of recurrent cells in one direction, which takes the last step first if it is a reverse
- * one. biases: or NULL. curves: sigmoid, tanh */
-enum {
-    SAMEBITS_TRAIN_LSTM,
-    SAMEBITS_TRAIN_GRU,
-    SAMEBITS_TRAIN_TANH,
-    SAMEBITS_TRAIN_RECTIFIED
-};
-typedef struct {
-    int32_t n, steps, inputs, units, kind, reverse;
-    const samebits_parameter *w_ih, *w_hh, *b_ih, *b_hh;
-    const samebits_curve *curves;
-} samebits_cells;
-
 /* Words below the threshold drop their element; the others are multiplied by the scale. */
 typedef struct {
     int32_t n;
@@ -273,21 +234,6 @@ int samebits_train_add(int32_t n, const int8_t *a, int32_t e_a, const int8_t *b,
 int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y);
 
-/* Vectors, times gamma plus beta, each of which may be NULL. For the gradient: xhat, 8 bits of the
- * normalized vectors, or NULL, and m, their factors. */
-int samebits_train_vector_norm(const samebits_vectors *s, const int8_t *z, int32_t e_z,
-                               const samebits_parameter *gamma, const samebits_parameter *beta,
-                               samebits_vector *room, int8_t *xhat, int32_t *e_xhat, int32_t *m,
-                               int32_t *e_m, int8_t *y, int32_t *e_y);
-
-/* Rows of h, [n][steps][units], of rows of x. states: [steps][n][units]; e_steps: their exponents,
- * and those of h, of each step. of_steps, to_steps: whether every step of x or of h has an exponent
- * of its own (12). room: of 8, 2 * gates and 2 bytes a unit of a sample, each up to a multiple of
- * 8. */
-int samebits_train_recurrence(const samebits_cells *s, const int8_t *x, const int32_t *e_x,
-                              int32_t of_steps, void *room, int16_t *states, int32_t *e_steps,
-                              int8_t *h, int32_t *e_h, int32_t to_steps);
-
 /* Elements in other places: of each of `rows`, `part` bytes of `whole`, from `first` on; and such
  * parts of a gradient, with zeros around them. */
 void samebits_train_part(const void *x, int32_t rows, int32_t whole, int32_t first, int32_t part,
@@ -324,20 +270,6 @@ void samebits_train_average_gradient(const samebits_pool *s, samebits_gradient g
                                      int32_t *e_dx);
 void samebits_train_dropout_gradient(const samebits_dropout *s, const samebits_optimizer *o,
                                      samebits_gradient g, int32_t *out, int32_t *e_out);
-
-int samebits_train_vector_norm_gradient(const samebits_vectors *s, samebits_gradient g,
-                                        const samebits_parameter *gamma, const int8_t *xhat,
-                                        int32_t e_xhat, const int32_t *m, int32_t e_m,
-                                        samebits_dots *room, int32_t *dx, int32_t *e_dx);
-
-/* D of all steps at the products of x, and of h if they are a GRU's (else it is the same, and d_h
- * NULL): rows [n][steps][gates * units] of 32 bits; and h before each step, as rows. e_steps: room
- * for two more of each step. room: as above, with 8, 4, 2 and 2 bytes more. */
-int samebits_train_recurrence_gradient(const samebits_cells *s, const int8_t *x, int32_t e_x,
-                                       void *room, const int16_t *states, int32_t *e_steps,
-                                       const int8_t *h, samebits_gradient g, int8_t *past,
-                                       int32_t *e_past, int32_t *d_x, int32_t *e_dx, int32_t *d_h,
-                                       int32_t *e_dh);
 
 /* Updates of gamma and beta; NULL: not of this one. Where e_dz is not NULL, the exponent of the
  * gradient of z, and its lines in `room`: three integers of every channel, a, slope and offset,
@@ -385,14 +317,6 @@ void samebits_train_bound_input(samebits_bounds *b, const samebits_conv *s,
 void samebits_train_bound_norm(samebits_bounds *b, const samebits_norm *s,
                                const samebits_parameter *gamma, const samebits_parameter *beta,
                                const samebits_channel *saved, const samebits_optimizer *o);
-/* Of gamma, beta (NULL: none of it is trained), and of the gradient of vectors; scale: of its
- * products, or NULL. */
-void samebits_train_bound_vectors(samebits_bounds *b, const samebits_vectors *s,
-                                  const samebits_parameter *gamma, const samebits_parameter *beta,
-                                  const samebits_parameter *scale, int32_t e_xhat, int32_t e_m,
-                                  const samebits_optimizer *o);
-/* Of D of a layer of cells. */
-void samebits_train_bound_cells(samebits_bounds *b, const samebits_cells *s);
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s);
 
 /* A gradient is added to those of its value so far, whose bound is `held`. */

@@ -2,6 +2,7 @@
 #ifndef SAMEBITS_TRAIN_CELLS_H
 #define SAMEBITS_TRAIN_CELLS_H
 
+#include "samebits_train_sequences.h"
 #include "train_scalars.h"
 
 #define SUM_BITS 60 /* of the largest term of a sum (3, combine) */

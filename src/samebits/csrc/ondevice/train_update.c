@@ -3,6 +3,7 @@
 
 #include "philox.h"
 #include "real.h"
+#include "samebits_train_sequences.h"
 
 void samebits_train_words(uint32_t *counter, uint32_t k0, uint32_t k1) {
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
@@ -275,3 +276,17 @@ void samebits_train_bound_vectors(samebits_bounds *b, const samebits_vectors *s,
     bound_reach(b, above(s->d) + SAMEBITS_MAX(2, 2 * x) + 1);
     bound_reach(b, 24 + e_m);
 }
+
+void samebits_train_bound_matrices(samebits_bounds *b, const samebits_matrices *s, int32_t of_a,
+                                   int32_t of_b) {
+    const int32_t by_b = of_b + above(s->columns), by_a = of_a + above(s->rows);
+    bound_reach(b, SAMEBITS_MAX(by_a, by_b));
+}
+
+/* Shares are at most 1, their codes at most 127. */
+void samebits_train_bound_softmax(samebits_bounds *b, int32_t c) {
+    bound_reach(b, above(c) + 8);
+    bound_reach(b, -6);
+}
+
+void samebits_train_bound_times(samebits_bounds *b, int32_t by) { bound_reach(b, by); }

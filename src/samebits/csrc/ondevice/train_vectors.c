@@ -5,6 +5,7 @@
 
 #include "real.h"
 #include "samebits_bytes.h"
+#include "samebits_train_sequences.h"
 #include "train_root.h"
 #include "train_rows.h"
 
