@@ -58,7 +58,7 @@ typedef struct {
     const samebits_curve *curves;
 } samebits_cells;
 
-/* --- forward ------------------------------------------------------------------------------------ */
+/* --- forward ---------------------------------------------------------------------------------- */
 
 /* y in 32 bits; times a number, of gradients too; 8 bits of what has 32. */
 int samebits_train_matrices(const samebits_matrices *s, const int8_t *a, const int32_t *e_a,
@@ -86,7 +86,7 @@ int samebits_train_recurrence(const samebits_cells *s, const int8_t *x, const in
                               int32_t of_steps, void *room, int16_t *states, int32_t *e_steps,
                               int8_t *h, int32_t *e_h, int32_t to_steps);
 
-/* --- backward ----------------------------------------------------------------------------------- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 /* Of a, from 16 bits; of b; of the input of a softmax. */
 int samebits_train_matrices_a(const samebits_matrices *s, const int16_t *g, int32_t e_g,
@@ -110,7 +110,7 @@ int samebits_train_recurrence_gradient(const samebits_cells *s, const int8_t *x,
                                        int32_t *e_past, int32_t *d_x, int32_t *e_dx, int32_t *d_h,
                                        int32_t *e_dh);
 
-/* --- bounds ------------------------------------------------------------------------------------- */
+/* --- bounds ----------------------------------------------------------------------------------- */
 
 /* Of gamma, beta (NULL: none of it is trained), and of the gradient of vectors; scale: of its
  * products, or NULL. */
