@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +106,95 @@ class Cut(nn.Module):
         return y
 
 
-OWN = {"shared": Shared, "doubled": Doubled, "standing": Standing}
+class Recurrent(nn.Module):
+    """Layers of cells over the rows of images, and a head for the states of the last step, or of
+    all steps."""
+
+    def __init__(self, cells: nn.Module, every: bool = False) -> None:
+        super().__init__()
+        self.cells, self.every = cells, every
+        self.out = nn.Linear(cells.hidden_size * (8 if every else 1), 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.cells(x.reshape(-1, 8, 8))
+        y: torch.Tensor = self.out(states.flatten(1) if self.every else states[:, -1])
+        return y
+
+
+class Cells(nn.Module):
+    """Layers of all kinds of cells, one after the other, and a linear layer of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.lstm = nn.Linear(8, 8), nn.LSTM(8, 7, 2, batch_first=True)
+        self.gru, self.rnn = nn.GRU(7, 6), nn.RNN(6, 5, bias=False)
+        self.relu, self.out = nn.RNN(5, 9, nonlinearity="relu"), nn.Linear(9, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.lstm(self.front(x.flatten(1, 2)))
+        states, _ = self.gru(states.transpose(0, 1))
+        states, _ = self.relu(self.rnn(states)[0])
+        y: torch.Tensor = self.out(states[-1])
+        return y
+
+
+class Vectors(nn.Module):
+    """Norms of vectors, with gamma and beta and without, and a residual sum of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.norm = nn.Linear(8, 12), nn.LayerNorm(12)
+        self.mid, self.relu, self.back = nn.Linear(12, 18), nn.ReLU(), nn.Linear(18, 12)
+        self.rms, self.plain = nn.RMSNorm(12, 1e-5), nn.LayerNorm(96, elementwise_affine=False)
+        self.last, self.out, self.end = nn.LayerNorm(10), nn.Linear(96, 10), nn.Linear(10, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.front(x.flatten(1, 2))
+        y = y + self.back(self.relu(self.mid(self.norm(y))))
+        z: torch.Tensor = self.end(self.last(self.out(self.plain(self.rms(y).flatten(1)))))
+        return z
+
+
+class Attending(nn.Module):
+    """A transformer block over the rows of images, and a head for their mean, or for the first."""
+
+    def __init__(self, norm_first: bool, mean: bool) -> None:
+        super().__init__()
+        self.front, self.norm, self.mean = nn.Linear(8, 12), nn.LayerNorm(12), mean
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first}
+        self.block, self.out = nn.TransformerEncoderLayer(12, 2, 18, **options), nn.Linear(12, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = self.norm(self.block(self.front(x.flatten(1, 2))))
+        y: torch.Tensor = self.out(states.mean(1) if self.mean else states[:, 0])
+        return y
+
+
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "block": lambda: Attending(True, False),
+    "post": lambda: Attending(False, True),
+    "shared": Shared,
+    "doubled": Doubled,
+    "standing": Standing,
+    "cells": Cells,
+    "vectors": Vectors,
+}
+RECURRENT: dict[str, Callable[[], nn.Module]] = {
+    "lstm": lambda: nn.LSTM(8, 12, batch_first=True),
+    "lstms": lambda: nn.LSTM(8, 9, 2, batch_first=True),
+    "gru": lambda: nn.GRU(8, 12, batch_first=True),
+    "grus": lambda: nn.GRU(8, 9, 2, batch_first=True, bias=False),
+    "rnn": lambda: nn.RNN(8, 12, batch_first=True),
+    "rectified": lambda: nn.RNN(8, 12, batch_first=True, nonlinearity="relu"),
+}
 
 
 def network(name: str) -> nn.Module:
     """The digits mlp and cnn, and chains of all that C has instructions for."""
     if name in OWN:
         return OWN[name]()
+    if name in RECURRENT:
+        return Recurrent(RECURRENT[name](), every=name == "lstms")
     if name == "groups":  # two of channels, with several outputs each, and strides
         return nn.Sequential(
             *(nn.Conv2d(1, 6, 3, stride=(2, 1), bias=False), nn.ReLU6(), nn.BatchNorm2d(6)),
@@ -179,9 +261,10 @@ def code_of(
     batch: int = 8,
     rates: Sequence[float] = (),
     arena: int = 0,
+    shape: tuple[int, ...] = SHAPE,
 ) -> TrainingCode:
     state = state_of(run, step)
-    return training_code(run, options, SHAPE, state, batch=batch, rates=rates, arena=arena)
+    return training_code(run, options, shape, state, batch=batch, rates=rates, arena=arena)
 
 
 def batches(steps: int, batch: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -224,7 +307,8 @@ class Device:
     def step(self, images: torch.Tensor, labels: torch.Tensor, lr: float | None = None) -> int:
         if lr is not None:
             assert self.call("set_rate", ctypes.c_double(lr)) == 0
-        x = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy().astype(np.float32))
+        last = images.movedim(1, -1) if images.dim() == 4 else images
+        x = np.ascontiguousarray(last.numpy().astype(np.float32))
         y = labels.numpy().astype(np.uint8)
         return self.call("train_step", x.ctypes, y.ctypes, ctypes.c_int32(len(y)))
 
@@ -243,7 +327,8 @@ class Device:
         return self.call("state_load", held.ctypes, ctypes.c_size_t(held.size))
 
     def run(self, image: torch.Tensor) -> np.ndarray:
-        x = np.ascontiguousarray(image.permute(1, 2, 0).numpy().astype(np.float32))
+        last = image.movedim(0, -1) if image.dim() == 3 else image
+        x = np.ascontiguousarray(last.numpy().astype(np.float32))
         logits, exponent = np.zeros(CLASSES, np.int32), np.zeros(1, np.int32)
         assert self.call("run", x.ctypes, logits.ctypes, exponent.ctypes) == 0
         return np.ldexp(logits.astype(np.float64), int(exponent[0]))

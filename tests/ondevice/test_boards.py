@@ -131,6 +131,10 @@ def on_board(folder, target, name, steps, parts=(), arena=0):
         ("resnet", "cortex-m4", (), 0, 50, 56),
         ("mobile", "cortex-m55", (), 0, 62, 92),
         ("dropout", "cortex-m0-large", (), 0, 9, 15),
+        ("lstm", "cortex-m3", (), 0, 9, 32),
+        ("gru", "cortex-m4", (), 0, 9, 40),
+        ("block", "cortex-m4", (), 0, 19, 40),
+        ("cells", "cortex-m55", (), 0, 19, 30),
     ],
 )
 def test_the_state_is_that_of_pytorch(tmp_path, name, target, parts, arena, millions, kib):

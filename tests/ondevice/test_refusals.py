@@ -82,6 +82,8 @@ def test_a_damaged_state_is_not_loaded(device):
         ("dropout", 2.0**60, {"optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 1.0}),
         ("dropout", 2.0**100, {"nesterov": True, "weight_decay": 0.01}),
         ("resnet", 2.0**60, {}),
+        ("cells", 2.0**60, {}),
+        ("block", 2.0**60, {}),
     ],
 )
 def test_an_update_that_overflows_changes_nothing(tmp_path, name, rate, options):

@@ -6,10 +6,35 @@ import re
 from collections.abc import Iterator, Sequence
 
 from samebits.codegen.names import WIDTH, c_comment, wrapped_list
+from samebits.ondevice.gates import curves_text
 from samebits.ondevice.optimizer import POWERS, UpdateOptions, update_text
 from samebits.ondevice.places import Places
 from samebits.ondevice.tape import Room, StepCall, StepTape
 from samebits.spec.training.loss import T1, T2
+
+RUN = """\
+int {name}_run({name}_net *net, const float *inputs, int32_t *logits, int32_t *exponent) {{
+    const int32_t count = 1;
+    uint8_t *m = net->arena;
+    int32_t e[{exponents}];
+    samebits_parameter p[PARAMETERS];
+    double *s[STATISTICS + 1];
+    int status;
+
+    places(m, p, s);
+{run}
+    memcpy(logits, m + {logits}, {NAME}_CLASSES * sizeof *logits);
+    *exponent = {exponent};
+    return SAMEBITS_TRAIN_OK;
+}}
+
+"""
+
+RUN_HEADER = """\
+/* The logits of one sample by the running statistics: logits[{NAME}_CLASSES] times 2**exponent. */
+int {name}_run({name}_net *net, const float *inputs, int32_t *logits, int32_t *exponent);
+
+"""
 
 HEADER = """\
 /* A network that trains: a step has the parameters that samebits.train would have, bit for bit.
@@ -55,11 +80,8 @@ int {name}_set_rate({name}_net *net, double rate);
 /* One update by `count` samples: inputs[count][{NAME}_INPUTS], labels[count]. */
 int {name}_train_step({name}_net *net, const float *inputs, const uint8_t *labels, int32_t count);
 
-/* The logits of one sample by the running statistics: logits[{NAME}_CLASSES] times 2**exponent. */
-int {name}_run({name}_net *net, const float *inputs, int32_t *logits, int32_t *exponent);
-
-/* The state as bytes, the same on every machine, and back; size: {NAME}_STATE_BYTES at least, and
- * exactly. */
+{run}/* The state as bytes, the same on every machine, and back.
+ * size: {NAME}_STATE_BYTES at least, and exactly. */
 size_t {name}_state_bytes(void);
 int {name}_state_save(const {name}_net *net, uint8_t *to, size_t size);
 int {name}_state_load({name}_net *net, const uint8_t *from, size_t size);
@@ -76,6 +98,7 @@ SOURCE = """\
 #include "{name}.h"
 
 #include "samebits_bytes.h"
+#include "samebits_train_sequences.h"
 {include}
 #define UNSURE (-1) /* bounds do not prove that all updates can be made */
 #define PARAMETERS {parameters}
@@ -109,7 +132,7 @@ static void places(uint8_t *m, samebits_parameter *p, double **s) {{
     {unused}
 }}
 
-{constants}
+{curves}{constants}
 static samebits_optimizer optimizer_of(const {name}_net *net) {{
     samebits_optimizer o = {{&{rule}, net->rate, {{{momentum}}}, {{{decay}}}, {adam}, NULL, 0, 0,
                             {seed}u, net->step, {nesterov}, SAMEBITS_TRAIN_PROVE}};
@@ -163,22 +186,7 @@ int {name}_train_step({name}_net *net, const float *inputs, const uint8_t *label
     return SAMEBITS_TRAIN_OK;
 }}
 
-int {name}_run({name}_net *net, const float *inputs, int32_t *logits, int32_t *exponent) {{
-    const int32_t count = 1;
-    uint8_t *m = net->arena;
-    int32_t e[{exponents}];
-    samebits_parameter p[PARAMETERS];
-    double *s[STATISTICS + 1];
-    int status;
-
-    places(m, p, s);
-{run}
-    memcpy(logits, m + {logits}, {NAME}_CLASSES * sizeof *logits);
-    *exponent = {exponent};
-    return SAMEBITS_TRAIN_OK;
-}}
-
-int {name}_set_rate({name}_net *net, double rate) {{
+{run_function}int {name}_set_rate({name}_net *net, double rate) {{
     const int status = samebits_train_rate(rate, &net->rate);
     if (status == SAMEBITS_TRAIN_OK) net->scheduled = 0;
     return status;
@@ -222,6 +230,7 @@ def header(tape: StepTape, places: Places, name: str) -> str:
     return HEADER.format(
         name=name,
         NAME=name.upper(),
+        run="" if tape.no_run else RUN_HEADER.format(name=name, NAME=name.upper()),
         batch=tape.batch,
         inputs=tape.inputs,
         layout=", images with channels last",
@@ -242,7 +251,6 @@ def source(
     name: str,
 ) -> str:
     """The text of NAME.c. rate: the first learning rate. schedule: `schedule_entries`, or empty."""
-    assert tape.logits is not None
     numbers = iter(range(10**6))
     return SOURCE.format(
         name=name,
@@ -250,6 +258,7 @@ def source(
         include=f'#include "{name}_frozen.h"\n' if places.frozen else "",
         parameters=len(places.parameters),
         statistics=len(places.statistics),
+        curves=curves_text() if tape.has_curves else "",
         tables=wrapped_list([str(v) for v in (*T1, *T2)], 4),
         regions="\n".join(_regions(places)),
         places="\n".join(_places(places)),
@@ -261,12 +270,23 @@ def source(
         bounds=_calls(tape.bounds, places, numbers, 8),
         moves=_calls(tape.moves, places, numbers, 8),
         backward=_calls(tape.backward, places, numbers, 4),
-        run=_calls(tape.run, places, iter([-1] * len(tape.run)), 4),
+        run_function="" if tape.no_run else _run(tape, places, name),
         least=tape.least,
-        logits=places.rooms[tape.logits.room],
-        exponent=f"e[{tape.logits.exponent}]",
         network=places.network,
         rate=repr(rate),
+    )
+
+
+def _run(tape: StepTape, places: Places, name: str) -> str:
+    """The function that gives the logits of a sample."""
+    assert tape.logits is not None
+    return RUN.format(
+        name=name,
+        NAME=name.upper(),
+        exponents=tape.exponents,
+        run=_calls(tape.run, places, iter([-1] * len(tape.run)), 4),
+        logits=places.rooms[tape.logits.room],
+        exponent=f"e[{tape.logits.exponent}]",
     )
 
 

@@ -40,11 +40,14 @@ KERNELS = (
         "ondevice/train_dots.h",
     ),
     *("ondevice/train_inputs.c", "ondevice/train_rounding.h", "ondevice/train_taps.h"),
-    "ondevice/train_rows.h",
+    *("ondevice/train_rows.h", "ondevice/train_parts.c", "ondevice/samebits_train_sequences.h"),
     *("ondevice/train_update.c", "ondevice/train_update.h", "ondevice/train_weights.c"),
     *("training/exponent.h", "training/philox.h", "training/powers.h", "training/real.h"),
     *("training/shift.h", "samebits_bytes.h", "samebits_integer.h"),
 )
+OF_CELLS = ("ondevice/train_cells.c", "ondevice/train_cells.h", "ondevice/train_unrolled.c")
+OF_VECTORS = ("ondevice/train_vectors.c",)
+OF_MATRICES = ("ondevice/train_attention.c",)
 LIBRARY = "samebits"  # the folder of the kernels
 FORMAT = "samebits-training-1"
 
@@ -152,11 +155,18 @@ def training_code(
     if frozen.sha256:
         files[f"{prefix}_frozen.h"] = frozen_header(frozen, prefix)
     library = {
-        f"{LIBRARY}/{name}": text for name, text in flat((*KERNELS, *options.kernels)).items()
+        f"{LIBRARY}/{name}": text
+        for name, text in flat((*KERNELS, *kernels_of(tape), *options.kernels)).items()
     }
     texts = {**files, **library}
     data_files = {k: v.encode() for k, v in texts.items()}
     return TrainingCode(prefix, tape, places, frozen, data_files)
+
+
+def kernels_of(tape: StepTape) -> tuple[str, ...]:
+    """The files in csrc that only some networks need."""
+    own = {OF_CELLS: tape.has_curves, OF_VECTORS: tape.has_vectors, OF_MATRICES: tape.has_matrices}
+    return tuple(name for names, needed in own.items() if needed for name in names)
 
 
 def _check_options(config: TrainConfig) -> None:

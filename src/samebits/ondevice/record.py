@@ -8,7 +8,7 @@ from torch import nn
 
 from samebits.errors import UnsupportedError
 from samebits.ondevice.gradients import settled
-from samebits.ondevice.rules import FOLLOWING, RULES
+from samebits.ondevice.rules import FOLLOWING, KEEPING, MOVING, RULES
 from samebits.ondevice.tape import (
     StepTape,
     TapeGradient,
@@ -18,7 +18,7 @@ from samebits.ondevice.tape import (
     pointer,
     stored,
 )
-from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
+from samebits.ondevice.writer import ALIASES, TapeWriter, instruction, slots_of, unsupported
 from samebits.train.graph import Parameter, TrainingGraph, TrainingNode
 
 MOST_CLASSES = 256  # labels are bytes
@@ -33,11 +33,13 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     """
     made = TapeWriter(model, graph, StepTape(shape[0]))
     _quantize(made, graph.instructions[0], shape)
-    for node in graph.instructions:
+    for node in made.nodes:
         rule = RULES.get(node.operation.name)
         if rule is None:
             raise unsupported(node, f"the operation {node.operation.name}")
+        _check_axes(made, node)
         rule(made, node)
+        _check_rows(made, node)
     last = made.makers[graph.output]
     if last.operation.name != "Products" or len(made.arrays[graph.output].shape) != 2:
         raise unsupported(last, "an output that no Linear gives")
@@ -48,6 +50,29 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     _check_updated(made)
     made.tape.live()
     return made.tape
+
+
+def _check_axes(made: TapeWriter, node: TrainingNode) -> None:
+    """UnsupportedError for values whose axes do not lie as usual, where they are neither moved nor
+    kept."""
+    name, slots = node.operation.name, list(slots_of(node))
+    for slot in slots:
+        if slot in made.orders and name not in (*MOVING, *KEEPING):
+            raise unsupported(node, "axes in another order than samples, places, channels")
+    if name not in MOVING:
+        for slot in slots:
+            made.keep_order(slot, node.outputs[0])
+
+
+def _check_rows(made: TapeWriter, node: TrainingNode) -> None:
+    """Note where C cannot evaluate yet: where rows of one sample would have exponents of their own
+    (training.md 12.6) in what rounds them."""
+    if node.operation.name in (*MOVING, *ALIASES) or made.tape.no_run:
+        return
+    own, slots = made.arrays.get(node.outputs[0]), list(slots_of(node))
+    rounds = own is not None and (len(own.shape) == 3 or node.outputs[0] in made.merged)
+    if rounds or any(slot in made.by_rows for slot in slots):
+        made.tape.no_run = node.where or "the model"
 
 
 def _backward(made: TapeWriter, g: TapeGradient) -> None:
@@ -108,14 +133,18 @@ def _resolved(made: TapeWriter, node: TrainingNode, parts: list[TapeGradient]) -
 
 def _quantize(made: TapeWriter, first: TrainingNode, shape: tuple[int, ...]) -> None:
     """The real input as codes of 8 bits, images with channels last."""
-    if len(shape) not in (2, 4):
-        raise unsupported(first, "inputs but images [C, H, W] and rows [features]")
-    sides = shape if len(shape) == 2 else (shape[0], *shape[2:], shape[1])
+    if len(shape) not in (2, 3, 4):
+        raise unsupported(first, "inputs but images [C, H, W], sequences and rows [features]")
+    sides = shape if len(shape) < 4 else (shape[0], *shape[2:], shape[1])
     t = made.tape
     t.inputs, x = math.prod(sides[1:]), t.array(sides, 8)
     call = f"samebits_train_quantize(inputs, count * {x.sample}, {codes(x, 0)}, &{exponent(x)})"
     t.forward.append(instruction(first, call, x))
     t.run.append(t.forward[-1])
+    if len(shape) == 3:  # each vector has an exponent of its own in evaluation
+        made.by_rows[0] = first_row = t.new_exponents(shape[1])
+        call = f"samebits_train_quantize_rows(inputs, {shape[1]}, {shape[2]}, {codes(x, 0)}"
+        t.run[-1] = instruction(first, f"{call}, &e[{first_row}])", x)
     made.arrays[0] = x
 
 

@@ -15,7 +15,18 @@ from dataclasses import replace
 
 from samebits.kernels import ConvShape, Window
 from samebits.kernels.averages import Averages
-from samebits.ondevice.gradients import column, narrowed, settled
+from samebits.ondevice.attention import (
+    join_heads,
+    matrices,
+    narrow,
+    scaled,
+    softmax,
+    split_heads,
+)
+from samebits.ondevice.gradients import column, settled
+from samebits.ondevice.moving import indexed, permuted, reshaped
+from samebits.ondevice.products import ProductGradients
+from samebits.ondevice.recurrent import recurrence
 from samebits.ondevice.tape import (
     Array,
     Room,
@@ -27,6 +38,7 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
+from samebits.ondevice.vectors import vector_norm
 from samebits.ondevice.writer import (
     ALIASES,
     TapeWriter,
@@ -39,9 +51,6 @@ from samebits.spec import formats
 from samebits.train.graph import Slot, TrainingNode
 
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
-EXACT_TERMS = 516  # products of 16 and 8 bits that a sum of 32 bits holds
-COLUMN = 8  # products in the time of a code of a gradient that is not stored
-TABLE = 16  # products of which a table saves one: not all processors take it
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
 CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values; 0: none
 
@@ -61,10 +70,11 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
         raise unsupported(node, "dilation or shifts of channels")
     t, x = made.tape, _given(made, node)
     image = len(x.shape) == 4
-    out = (t.batch, *((shape.oh, shape.ow) if image else ()), shape.co)
+    rows = 1 if image else math.prod(x.shape[1:-1])
+    out = (t.batch, *((shape.oh, shape.ow) if image else x.shape[1:-1]), shape.co)
     sides = [shape.h, shape.w, shape.ci, shape.oh, shape.ow] if image else [1, 1, shape.ci, 1, 1]
     window = [shape.kh, shape.kw, *shape.stride, *shape.padding, shape.groups]
-    geometry = record_of("conv", ["count", *sides, shape.co, *window])
+    geometry = record_of("conv", [f"count * {rows}", *sides, shape.co, *window])
     work = math.prod(out) * shape.products
     w, b = made.parameter(node, 1), made.parameter(node, 2)
     head = f"{geometry}, {codes(x, 0)}, {exponent(x)}, {w}, {b}"
@@ -89,43 +99,16 @@ def _products(made: TapeWriter, node: TrainingNode) -> None:
     t.forward += forward
     t.run += forward
 
-    def bound(name: str, text: str) -> None:
-        call = f"samebits_train_bound_{name}(&b, {geometry}, {text})"
-        t.bounds.append(instruction(node, call, fails=False))
-
-    def input_gradient(g: TapeGradient) -> TapeGradient:
-        short, dx, rooms = narrowed(made, node, g), t.gradient(x.shape, 16), list[Room]()
-        call = f"samebits_train_input_gradient({geometry}, {codes(short, 0)}, "
-        call += f"{exponent(short)}, {w}, "
-        if _input_terms(shape) <= EXACT_TERMS:
-            rooms.append(t.optional(4 * math.prod(x.shape), work, dx.room))
-        call += f"{'{2}' if rooms else 'NULL'}, {codes(dx, 1)}, &{exponent(dx)})"
-        t.backward.append(instruction(node, call, short, dx, *rooms))
-        return dx
+    back = ProductGradients(made, node, geometry, shape, t.batch * rows)
 
     def backward(g: TapeGradient) -> tuple[TapeGradient | None]:
-        dx = input_gradient(g) if wants(node, 0) else None
+        dx = back.input(g, x, w) if wants(node, 0) else None
         if wants(node, 2):
-            bound("bias", f"{b}, o")
-            call = f"samebits_train_bias_step({gradient(g, 2)}, count * {g.rows}, "
-            call += f"{pointer('int32_t', 0)}, {pointer('int64_t', 1)}, {b}, o)"
-            sums = t.room(8 * shape.co)
-            t.backward.append(instruction(node, call, column(made, g), sums, *g.rooms))
+            back.bias_step(g, b)
         if wants(node, 1):
-            bound("weight", f"{exponent(x)}, {w}, o")
-            call = f"samebits_train_weight_step({geometry}, {codes(x, 0)}, {exponent(x)}, "
-            call += f"{gradient(g, 5)}, {pointer('int32_t', 1)}, "
-            call += f"{pointer('samebits_meeting', 2)}, {{3}}, {{4}}, {w}, o)"
-            room = t.room(8 * t.batch * g.rows)
-            columns = 0 if g.is_stored else math.prod(out) * COLUMN
-            sums = t.optional(8 * shape.co * shape.products, work + columns)
-            table = 4 * max(t.batch * g.rows * shape.kh * shape.kw, (t.batch + 1) // 2 * x.sample)
-            table_room = t.optional(table, work // TABLE)
-            t.backward.append(
-                instruction(node, call, x, column(made, g), room, sums, table_room, *g.rooms)
-            )
+            back.weight_step(g, x, w)
         if dx is not None:
-            bound("input", w)
+            back.bound("input", w)
         return (dx,)
 
     made.going_back(node, backward)
@@ -234,7 +217,7 @@ def clamped(made: TapeWriter, node: TrainingNode, y: Array, place: int) -> tuple
 def _takers(made: TapeWriter, slot: int) -> Iterator[TrainingNode]:
     """The nodes that take a value, moved or not."""
     for reader in made.readers.get(slot, []):
-        if reader.operation.name == "Reshape":
+        if reader.operation.name in ("Reshape", "Permute"):
             yield from _takers(made, reader.outputs[0])
         else:
             yield reader
@@ -261,6 +244,8 @@ def _relu(made: TapeWriter, node: TrainingNode) -> None:
     """
     t, x, after = made.tape, _given(made, node), made.next(node)
     if id(node) not in made.clamped:
+        if made.is_part(node.arguments[0].index):
+            raise unsupported(node, "a ReLU of a part of exact sums")
         if not made.is_alone(node.arguments[0].index):
             x, given = t.array(x.shape, 8), x
             _copy(t.forward, node, given, x)
@@ -408,26 +393,6 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     made.going_back(node, backward)
 
 
-def _reshape(made: TapeWriter, node: TrainingNode) -> None:
-    """Flatten: the same codes, where channels first and channels last are one order."""
-    (slot,) = slots_of(node)
-    both = [held for held in (made.arrays, made.shorts) if slot in held]
-    x, sides = both[0][slot], tuple(node.arguments[1])
-    found = (x.shape[0], x.sample)
-    one_order = len(x.shape) == 2 or x.shape[-1] in (1, x.sample)
-    if len(sides) != 2 or sides[1] not in (-1, x.sample) or not one_order:
-        raise unsupported(node, "a reshape that moves channels and places")
-    for held in both:
-        held[node.outputs[0]] = replace(held[slot], shape=found)
-    made.going_back(node, lambda g: (replace(g, shape=x.shape),))
-
-
-def _same(made: TapeWriter, node: TrainingNode) -> None:
-    """The use of sums as 8 bits, which what gives them has rounded already."""
-    made.arrays[node.outputs[0]] = _given(made, node)
-    made.going_back(node, lambda g: (g,))
-
-
 def _short(made: TapeWriter, node: TrainingNode) -> None:
     """The use of sums as 16 bits, which products have rounded already."""
     (slot,) = slots_of(node)
@@ -449,15 +414,17 @@ def _widths(made: TapeWriter, node: TrainingNode) -> list[int]:
     return sorted({16 if taker.operation.name == "Short" else 8 for taker in takers}, reverse=True)
 
 
-def _input_terms(shape: ConvShape) -> int:
-    """The most products of a gradient of an input."""
-    down = min(-(-shape.kh // shape.stride[0]), shape.oh)
-    across = min(-(-shape.kw // shape.stride[1]), shape.ow)
-    return shape.co // shape.groups * down * across
-
-
 FOLLOWING = ("Products", "BatchNorm", "Narrow", "Short", "Relu")
 """Operations that take gradients which are not stored."""
+
+MOVING = (
+    *("Reshape", "Permute", "Indexed", "SplitHeads", "JoinHeads", "MatMul"),
+    *("Lstm", "Gru", "Rnn"),
+)
+"""Operations whose rules say where the axes of their outputs lie."""
+
+KEEPING = ("Narrow", "Short", "Relu", "Scale", "Softmax")
+"""Operations of elements alone, whatever the order of axes."""
 
 RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "Products": _products,
@@ -467,7 +434,18 @@ RULES: dict[str, Callable[[TapeWriter, TrainingNode], None]] = {
     "MaxPool": _max_pool,
     "AveragePool": _average,
     "Dropout": _dropout,
-    "Reshape": _reshape,
-    "Narrow": _same,
+    "Reshape": reshaped,
+    "Permute": permuted,
+    "Indexed": indexed,
+    "LayerNorm": vector_norm,
+    "Lstm": recurrence,
+    "Gru": recurrence,
+    "Rnn": recurrence,
+    "Narrow": narrow,
+    "SplitHeads": split_heads,
+    "JoinHeads": join_heads,
+    "MatMul": matrices,
+    "Scale": scaled,
+    "Softmax": softmax,
     "Short": _short,
 }

@@ -125,7 +125,10 @@ class StepTape:
     forward:  up to the gradient of the logits. bounds: they prove that no update can fail.
     moves:    of running statistics. backward: gradients and updates
     run:      the forward pass of one sample by the running statistics
+    no_run:   why there is none, or ""
     least:    the fewest samples of a batch
+    has_curves, has_vectors, has_matrices: whether it takes those of recurrent cells, norms of
+              vectors, and products of activations
     parameters, statistics: of the state, which steps change
     frozen, standing:       those that no step changes
     exponents, reaches:     how many arrays have one, and how many bounds wait for others
@@ -146,6 +149,10 @@ class StepTape:
     statistics: list[StoredStatistics] = field(default_factory=list)
     frozen: list[StoredParameter] = field(default_factory=list)
     standing: list[StoredStatistics] = field(default_factory=list)
+    has_curves: bool = False
+    has_vectors: bool = False
+    has_matrices: bool = False
+    no_run: str = ""
     exponents: int = 0
     reaches: int = 0
 
@@ -163,6 +170,11 @@ class StepTape:
         """The number of an exponent."""
         self.exponents += 1
         return self.exponents - 1
+
+    def new_exponents(self, count: int) -> int:
+        """The number of the first of several exponents."""
+        self.exponents += count
+        return self.exponents - count
 
     def array(self, shape: tuple[int, ...], width: int) -> Array:
         """A new tensor."""

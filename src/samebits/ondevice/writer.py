@@ -24,13 +24,23 @@ Backward = Callable[[TapeGradient], tuple[TapeGradient | None, ...]]
 """Emits the backward instructions of a node: from the gradient of its output to those of the values
 that it reads, None where none is wanted."""
 
-ALIASES = ("Narrow", "Short", "Reshape", "Relu")
+ALIASES = ("Narrow", "Short", "Reshape", "Permute", "Relu")
 """Operations whose output may be the array of their input."""
 
 HAS = (
     "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
-    "AdaptiveAvgPool2d(1), Dropout and Flatten"
+    "AdaptiveAvgPool2d(1), Dropout, Flatten, LayerNorm, RMSNorm, LSTM, GRU, RNN, attention "
+    "and parts of one axis"
 )
+
+
+VIEWS = ("Reshape", "Permute", "Indexed", "Concat", "States")
+"""Operations that change nothing but their output, so that C leaves them out if nobody reads it."""
+
+
+WHOLE = ("Narrow", "Lstm", "Gru", "Rnn", "LayerNorm")
+"""Operations whose outputs are codes, not exact sums that a ReLU would clamp before they are
+rounded."""
 
 
 def unsupported(node: TrainingNode, what: str) -> UnsupportedError:
@@ -46,6 +56,7 @@ class TapeWriter:
     """A tape in the making.
 
     arrays:   of the graph's values, by number
+    nodes:    those of the graph that C needs
     makers:   the node that gives each value; readers: those that read it
     shorts:   of values whose sums batch norms take, in 16 bits
     joined:   of those, what a batch norm computes itself: the arguments of products, and an input
@@ -55,6 +66,10 @@ class TapeWriter:
     updated:  numbers of the parameters whose gradient is computed
     masks:    of ReLU nodes through which gradients pass, by identity; clamped: those that took sums
     sites:    of dropouts so far
+    orders:   of values whose axes do not lie as usual in memory: the axes as they lie there
+    merged:   values [n * places, features] whose array is [n, places, features]
+    shares:   of outputs of softmaxes: the exponents of their vectors
+    by_rows:  of values whose steps have exponents of their own in `run`: the number of the first
     names:    of parameters and buffers, by identity, and numbers of parameters
     """
 
@@ -73,14 +88,20 @@ class TapeWriter:
     masks: dict[int, Room] = field(default_factory=dict)
     clamped: set[int] = field(default_factory=set)
     sites: set[int] = field(default_factory=set)
+    orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    merged: set[int] = field(default_factory=set)
+    shares: dict[int, Room] = field(default_factory=dict)
+    by_rows: dict[int, int] = field(default_factory=dict)
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
+    nodes: list[TrainingNode] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for index, (name, parameter) in enumerate(self.model.named_parameters()):
             self.names[id(parameter)] = (name, index)
         for name, buffer in self.model.named_buffers():
             self.names[id(buffer)] = (name, -1)
-        for node in self.graph.instructions:
+        self.nodes = _used(self.graph)
+        for node in self.nodes:
             self.makers[node.outputs[0]] = node
             for slot in slots_of(node):
                 self.readers.setdefault(slot, []).append(node)
@@ -110,6 +131,46 @@ class TapeWriter:
         held += [StoredStatistics(self.names[id(v)][0], len(v)) for v in (mean, var)]
         return f"{own}[{at}]", f"{own}[{at + 1}]"
 
+    def order(self, slot: int) -> tuple[int, ...]:
+        """The axes of a value as they lie in memory."""
+        if slot in self.orders:
+            return self.orders[slot]
+        return self.usual(len((self.shorts.get(slot) or self.arrays[slot]).shape))
+
+    @staticmethod
+    def usual(rank: int) -> tuple[int, ...]:
+        """The order of axes in memory: images have channels last."""
+        return (0, 2, 3, 1) if rank == 4 else tuple(range(rank))
+
+    def settle_order(self, slot: int, order: tuple[int, ...], merged: bool = False) -> None:
+        """Note the order of a new value's axes. merged: its samples and places are one axis."""
+        if order != self.usual(len(order)):
+            self.orders[slot] = order
+        if merged:
+            self.merged.add(slot)
+
+    def keep_order(self, given: int, slot: int) -> None:
+        """Let a new value's axes lie as those of another."""
+        if given in self.orders:
+            self.orders[slot] = self.orders[given]
+        if given in self.merged:
+            self.merged.add(slot)
+
+    def pass_rows(self, given: int, slot: int) -> None:
+        """Let a value have the exponents by rows of another."""
+        if given in self.by_rows:
+            self.by_rows[slot] = self.by_rows[given]
+
+    def is_part(self, slot: int) -> bool:
+        """Whether a value is a part of what an operation gives, which may be exact sums."""
+        maker = self.makers.get(slot)
+        if maker is None or maker.operation.name not in ("Reshape", "Permute", "Indexed"):
+            return False
+        source = self.makers.get(next(slots_of(maker)))
+        if maker.operation.name == "Indexed":
+            return source is not None and source.operation.name not in WHOLE
+        return self.is_part(next(slots_of(maker)))
+
     def going_back(self, node: TrainingNode, backward: Backward) -> None:
         """Note how the gradient of a node goes back, where one is wanted."""
         if any(node.wanted):
@@ -132,6 +193,16 @@ class TapeWriter:
     def is_shared(self, g: TapeGradient) -> bool:
         """Whether a gradient is on its way to another value, too: nobody may write there."""
         return any(other.room is g.room for held in self.pending.values() for other in held)
+
+
+def _used(graph: TrainingGraph) -> list[TrainingNode]:
+    """The nodes of a graph without views that nobody reads."""
+    read, kept = {graph.output}, list[TrainingNode]()
+    for node in reversed(graph.instructions):
+        if node.operation.name not in VIEWS or read.intersection(node.outputs):
+            kept.append(node)
+            read.update(slots_of(node))
+    return kept[::-1]
 
 
 def wants(node: TrainingNode, place: int) -> bool:

@@ -164,6 +164,8 @@ typedef struct {
 /* --- forward --------------------------------------------------------------------------------- */
 
 int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e);
+/* Each of `rows` by itself. */
+int samebits_train_quantize_rows(const float *in, int32_t rows, int32_t n, int8_t *out, int32_t *e);
 
 /* What becomes of exact sums before they are rounded (5): as they are, those of a ReLU, of a ReLU6.
  *
@@ -232,6 +234,13 @@ int samebits_train_add(int32_t n, const int8_t *a, int32_t e_a, const int8_t *b,
 int samebits_train_dropout(const samebits_dropout *s, const samebits_optimizer *o, const int8_t *x,
                            int32_t e_x, int8_t *y, int32_t *e_y);
 
+/* Elements in other places: of each of `rows`, `part` bytes of `whole`, from `first` on; and such
+ * parts of a gradient, with zeros around them. */
+void samebits_train_part(const void *x, int32_t rows, int32_t whole, int32_t first, int32_t part,
+                         void *y);
+void samebits_train_part_gradient(const void *g, int32_t rows, int32_t whole, int32_t first,
+                                  int32_t part, void *dx);
+
 /* The gradient of the logits [n][c], of 32 bits. tables: T1, then T2, 256 numbers each. */
 void samebits_train_cross_entropy(const int32_t *z, int32_t n, int32_t c, int32_t e,
                                   const uint8_t *labels, const int64_t *tables, int64_t *row,
@@ -284,6 +293,10 @@ int samebits_train_weight_step(const samebits_conv *s, const int8_t *x, int32_t 
                                const samebits_optimizer *o);
 int samebits_train_bias_step(samebits_gradient g, int32_t rows, int32_t *column, int64_t *room,
                              samebits_parameter *bias, const samebits_optimizer *o);
+/* The same of a factor of the codes x, of the exponent e_x. */
+int samebits_train_factor_step(samebits_gradient g, const int8_t *x, int32_t e_x, int32_t rows,
+                               int32_t *column, int64_t *room, samebits_parameter *gamma,
+                               const samebits_optimizer *o);
 int samebits_train_vector_step(samebits_parameter *p, const samebits_optimizer *o, const int32_t *g,
                                int32_t e_g);
 

@@ -38,6 +38,14 @@ int samebits_train_quantize(const float *in, int32_t n, int8_t *out, int32_t *e)
     return in_range(*e);
 }
 
+int samebits_train_quantize_rows(const float *in, int32_t rows, int32_t n, int8_t *out,
+                                 int32_t *e) {
+    int status = SAMEBITS_TRAIN_OK;
+    for (; rows > 0 && status == SAMEBITS_TRAIN_OK; rows--, in += n, out += n, e++)
+        status = samebits_train_quantize(in, n, out, e);
+    return status;
+}
+
 #define LOG2_E 1549082005 /* rne(log2(e) * 2**30) */
 #define FARTHEST 43       /* bits of a distance in units of 2**-16 that the loss counts */
 

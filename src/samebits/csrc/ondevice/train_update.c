@@ -3,6 +3,7 @@
 
 #include "philox.h"
 #include "real.h"
+#include "samebits_train_sequences.h"
 
 void samebits_train_words(uint32_t *counter, uint32_t k0, uint32_t k1) {
     uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
@@ -209,3 +210,83 @@ void samebits_train_bound_sum(samebits_bounds *b, int32_t *held) {
 void samebits_train_bound_dropout(samebits_bounds *b, const samebits_dropout *s) {
     bound_reach(b, s->scale.x + 16);
 }
+
+/* The largest sum of magnitudes of a column of the weight of h. */
+static double column_sum(const samebits_parameter *w, int32_t rows, int32_t columns) {
+    int32_t most = 0, k, o;
+    for (k = 0; k < columns; k++) {
+        int32_t own = 0;
+        for (o = 0; o < rows; o++) own += magnitude32(w->w[o * columns + k]);
+        most = SAMEBITS_MAX(most, own);
+    }
+    return times_power((double)most, w->s->e_w);
+}
+
+/* What r of a GRU lets in, at most: |h| is below 2. */
+static double let_in(const samebits_cells *s) {
+    const samebits_parameter *w = s->w_hh, *b = s->b_hh;
+    double most = 0;
+    int32_t k, o;
+    for (o = 2 * s->units; o < 3 * s->units; o++) {
+        double own;
+        int32_t sum = 0;
+        for (k = 0; k < s->units; k++) sum += magnitude32(w->w[o * s->units + k]);
+        own = times_power(2.0 * sum, w->s->e_w);
+        if (b) own += times_power(magnitude32(joint_at(b, o)), b->s->e_w - 15);
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
+/* Step by step, from the last one. Magnitudes of gates are below 1, those of c below the number of
+ * steps; ds of an LSTM gathers what came so far. A factor of 1.01 is for all that is rounded. */
+void samebits_train_bound_cells(samebits_bounds *b, const samebits_cells *s) {
+    const double back = column_sum(s->w_hh, s->w_hh->n / s->units, s->units);
+    const double g = times_power(1, b->reach);
+    const double limit = times_power(1, 4 * EXPONENT_MAX);
+    double factor = s->kind == SAMEBITS_TRAIN_LSTM ? (double)s->steps : 1, ds = 0, d = 0;
+    int32_t t;
+    if (s->kind == SAMEBITS_TRAIN_GRU) factor = 1 + let_in(s);
+    for (t = 0; t < s->steps; t++) {
+        ds = (g + back * d + (s->kind < SAMEBITS_TRAIN_TANH ? ds : 0)) * 1.01;
+        d = ds * factor;
+        if (!(d < limit)) {
+            d = limit;
+            break;
+        }
+    }
+    b->reach = 0;
+    bound_reach(b, (int32_t)fits_of(d > ds ? d : ds, 0));
+}
+
+/* |h| <= |g| * |gamma|; |d * h - sum h - sum(h * xhat) * xhat| <= d * |h| * (2 + xhat**2). */
+void samebits_train_bound_vectors(samebits_bounds *b, const samebits_vectors *s,
+                                  const samebits_parameter *gamma, const samebits_parameter *beta,
+                                  const samebits_parameter *scale, int32_t e_xhat, int32_t e_m,
+                                  const samebits_optimizer *o) {
+    const int32_t rows = above(s->rows), x = e_xhat + 7;
+    int32_t most = 1, k;
+    bound_update(b, gamma, o, b->reach + rows + x);
+    bound_update(b, beta, o, b->reach + rows);
+    for (k = 0; scale && k < scale->n; k++) {
+        const int32_t size = magnitude32(joint_at(scale, k));
+        most = SAMEBITS_MAX(most, size);
+    }
+    if (scale) bound_reach(b, above(most) + scale->s->e_w - 15);
+    bound_reach(b, above(s->d) + SAMEBITS_MAX(2, 2 * x) + 1);
+    bound_reach(b, 24 + e_m);
+}
+
+void samebits_train_bound_matrices(samebits_bounds *b, const samebits_matrices *s, int32_t of_a,
+                                   int32_t of_b) {
+    const int32_t by_b = of_b + above(s->columns), by_a = of_a + above(s->rows);
+    bound_reach(b, SAMEBITS_MAX(by_a, by_b));
+}
+
+/* Shares are at most 1, their codes at most 127. */
+void samebits_train_bound_softmax(samebits_bounds *b, int32_t c) {
+    bound_reach(b, above(c) + 8);
+    bound_reach(b, -6);
+}
+
+void samebits_train_bound_times(samebits_bounds *b, int32_t by) { bound_reach(b, by); }

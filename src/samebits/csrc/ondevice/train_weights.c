@@ -297,22 +297,38 @@ int samebits_train_weight_step(const samebits_conv *s, const int8_t *x, int32_t 
     return SAMEBITS_TRAIN_OK;
 }
 
-int samebits_train_bias_step(samebits_gradient g, int32_t rows, int32_t *column, int64_t *room,
-                             samebits_parameter *bias, const samebits_optimizer *o) {
+/* A parameter by the sums of the columns of G, or of G * x. */
+static int column_step(samebits_gradient *g, const int8_t *x, int32_t rows, int32_t *column,
+                       int64_t *room, samebits_parameter *p, const samebits_optimizer *o) {
     int32_t *out = (int32_t *)room, shift, r, k;
     int64_t top = 0;
-    for (k = 0; k < bias->n; k++) {
+    for (k = 0; k < p->n; k++) {
         int64_t sum = 0;
-        samebits_train_column(&g, rows, bias->n, k, column);
-        for (r = 0; r < rows; r++) sum += column[r];
+        samebits_train_column(g, rows, p->n, k, column);
+        if (x)
+            for (r = 0; r < rows; r++) sum += (int64_t)column[r] * x[r * p->n + k];
+        else
+            for (r = 0; r < rows; r++) sum += column[r];
         room[k] = sum;
         sum = samebits_magnitude64(sum);
         top = SAMEBITS_MAX(top, sum);
     }
-    shift = shortened(top, &g.e);
-    for (k = 0; k < bias->n; k++) { /* in place, from the front */
+    shift = shortened(top, &g->e);
+    for (k = 0; k < p->n; k++) { /* in place, from the front */
         const int32_t v = (int32_t)down64(room[k], shift);
         memcpy(out + k, &v, sizeof v);
     }
-    return samebits_train_vector_step(bias, o, out, g.e);
+    return samebits_train_vector_step(p, o, out, g->e);
+}
+
+int samebits_train_bias_step(samebits_gradient g, int32_t rows, int32_t *column, int64_t *room,
+                             samebits_parameter *bias, const samebits_optimizer *o) {
+    return column_step(&g, NULL, rows, column, room, bias, o);
+}
+
+int samebits_train_factor_step(samebits_gradient g, const int8_t *x, int32_t e_x, int32_t rows,
+                               int32_t *column, int64_t *room, samebits_parameter *gamma,
+                               const samebits_optimizer *o) {
+    g.e += e_x;
+    return column_step(&g, x, rows, column, room, gamma, o);
 }
