@@ -546,6 +546,7 @@ class Network(Reported):
         from samebits.reports.summary import network_summary
         from samebits.verification import inputs
         from samebits.verification.evaluate import quality_for_page
+        from samebits.verification.meanings import other_meaning
         from samebits.verification.quality import Quality
 
         quality, unmeasured = quality_for_page(self.model, samples, run)
@@ -567,6 +568,10 @@ class Network(Reported):
             given = inputs.read_once(samples, self.interface, self.model)
         summary = network_summary(self.source, self.kind, self.model)
         sections = [*quality_text(quality), *summary.sections]
+        other = ""
+        if given is not None and self.model.lite is not None:
+            other = other_meaning(self.model, inputs.given_codes(given, self.model, seed))
+            sections += [section(other)] if other else []
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
         if self.notes and cost:
             cost.append(section(*(f"note: {note}" for note in self.notes)))
@@ -596,6 +601,7 @@ class Network(Reported):
             compared=compared,
             cost=cost,
             saved=place,
+            other_meaning=other,
             run=None if run is None else Path(run),
         )
         if made is not None:

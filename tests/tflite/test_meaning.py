@@ -150,3 +150,25 @@ def test_a_meaning_that_a_file_states(path):
     path.write_bytes(to_bytes(replace(file, metadata={"samebits.meaning": "other"})))
     with pytest.raises(InputError, match=r"f\.tflite: expected exact, tflite .*, found 'other'"):
         sb.load(path)
+
+
+def changed(a, b, x) -> int:
+    """Samples whose outputs differ, counted one by one."""
+    own, other = (next(iter(net.run(x, codes=True).values())) for net in (a, b))
+    return sum(not np.array_equal(*pair) for pair in zip(own, other, strict=True))
+
+
+@pytest.mark.parametrize("meaning", ["exact", "tflite"])
+def test_a_report_says_what_the_other_meaning_would_change(path, tmp_path, meaning):
+    nets = {name: sb.load(path, meaning=name) for name in ("exact", "tflite")}
+    own, other = nets[meaning], nets["tflite" if meaning == "exact" else "exact"]
+    (value,) = own.inputs
+    x = np.random.default_rng(3).normal(size=(12, *value.shape[1:])).astype(np.float32)
+    count = changed(own, other, x)
+    assert count > 0
+    said = f"In the meaning {other.model.lite.meaning} the outputs of {count} of 12 samples"
+    report = own.report(x)
+    assert said in str(report)
+    report.save(tmp_path / "page.html")
+    assert said in (tmp_path / "page.html").read_text()
+    assert "would have other codes" not in str(own.report())

@@ -16,7 +16,7 @@ from samebits.ir.cut import cut
 from samebits.tflite.exact.importer import import_file
 from samebits.tflite.file import File
 from samebits.tflite.loops import unrolled
-from samebits.tflite.meaning import EXACT, STATED, Meaning, meaning_named
+from samebits.tflite.meaning import EXACT, SAME, STATED, Meaning, meaning_named
 from samebits.tflite.part import part_of
 from samebits.tflite.reader import parse
 from samebits.tflite.same.importer import import_same
@@ -46,6 +46,13 @@ class Lite:
     meaning: Meaning | None
     file: File
     contract: Contract = UNKNOWN
+
+    def in_other_meaning(self) -> Lite:
+        """The same quantized network in the other meaning: that of the newest runtime, or exact.
+        Raises InputError and UnsupportedError for what that does not take."""
+        assert self.meaning is not None
+        other = EXACT if self.meaning.runtime else SAME
+        return from_bytes(to_bytes(self.file), f"meaning {other}", Excerpt(meaning=other))
 
     def to_bytes(self, contract: Contract) -> bytes:
         """The bytes of a file that is read as this network, whatever the meaning by default."""

@@ -50,6 +50,7 @@ class NetworkFacts:
     cost:     sections on what quantization cost; made: on what was made of it
     run:      the folder of the training run; saved: where the network lies, for commands
     cpu:      the processor that its C is for, by default the model's own
+    other_meaning: what the other meaning of a .tflite file would change, in words
     """
 
     compared: BackendsCompared | None = None
@@ -66,6 +67,7 @@ class NetworkFacts:
     run: Path | None = None
     saved: str = ""
     cpu: str = ""
+    other_meaning: str = ""
 
 
 class Named(Protocol):
@@ -121,12 +123,14 @@ def network_sections(model: Model, kind: str, facts: NetworkFacts) -> list[Secti
     formats = _formats(real, graph)
     layers = layers_of(graph, formats, held)
     constants = constant_bytes(graph) if held is None else held.constants
-    losses = _losses(real, graph, facts) if facts.samples else {}
+    rounds = kind != "integer network"  # whose own roundings nothing says how to leave out
+    losses = _losses(real, graph, facts) if facts.samples and rounds else {}
     notes = _notes(kind, facts, losses, problem)
     place = facts.saved or model.source
     cost = [block for part in facts.cost for block in part.blocks]
     meaning = None if model.lite is None else model.lite.meaning
-    stated = [] if meaning is None else [Paragraph(f"Read in the meaning {meaning}.")]
+    said = f"Read in the meaning {meaning}. {facts.other_meaning}".strip()
+    stated = [] if meaning is None else [Paragraph(said)]
     verdict = verdict_section(place, kind, graph_sha256(graph), facts.compared)
     named = any(output.names for output in model.meaning.outputs)
     costs = {} if facts.profile is None else {facts.profile[0]: facts.profile[1]}
@@ -219,6 +223,11 @@ def _notes(
     elif kind == "quantized network":
         notes.append(
             "No samples were given, so nothing is said of errors and ranges: give --data SAMPLES."
+        )
+    elif kind == "integer network":
+        notes.append(
+            "Errors and ranges are not measured: this network is integers alone, and without its "
+            "roundings there is nothing to compare with."
         )
     if facts.uncounted:
         notes.append(facts.uncounted)
