@@ -27,8 +27,9 @@ Memory. Every (model, variant) runs in fresh processes with one thread:
   peak_rss_bytes     growth of the resident set over its size after the model was built; what
                      the system sees: allocator slack and code pages included, and noisy.
   persistent_bytes   distinct tensor storages alive between two steps, gradients released, that were
-                     not there before the model was built. The room that a recorded step works in
-                     lies there between steps too; it is in the peak, and not in these.
+                     not there before the model was built; of BFP weights, delayed updates and the
+                     optimizer's state, without the rooms that recorded steps work in, which are
+                     in the peak.
   page_faults        of a step, without the disk, after the first steps.
 """
 
@@ -36,7 +37,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import math
 import os
@@ -47,6 +47,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,20 @@ INSTRUCTIONS = {
 Step = Callable[[], float]  # one training step; returns the loss
 
 
+@dataclass
+class BfpStep:
+    """A step of BFP on one batch."""
+
+    engine: BfpEngine
+    batch: tuple[torch.Tensor, torch.Tensor]
+    count: int = 0
+
+    def __call__(self) -> float:
+        """Take the next step; its loss."""
+        self.count += 1
+        return self.engine.step(self.batch, LEARNING_RATE, self.count)
+
+
 class NotAvailableError(Exception):
     """A variant that cannot run here; the text is the recorded reason."""
 
@@ -147,9 +162,7 @@ def build(model_name: str, variant: str, images: torch.Tensor, labels: torch.Ten
     """A closure that does one step of a variant. Raises NotAvailableError with the reason."""
     model = float_model(model_name).to(images.device)
     if variant in BFP_SHARDS:
-        engine = bfp_engine(model, BFP_SHARDS[variant])
-        count = itertools.count()
-        return lambda: engine.step((images, labels), LEARNING_RATE, next(count))
+        return BfpStep(bfp_engine(model, BFP_SHARDS[variant]), (images, labels))
     if variant.startswith("torchao"):
         quantize_with_torchao(model, model_name, variant)
     elif variant != BASELINE:
@@ -288,11 +301,18 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def measure_products(model_name: str, repetitions: int) -> dict[str, Any]:
-    """Multiply-adds and seconds of the products of a step in one shard, and of all its calls."""
+    """Multiply-adds and seconds of the products of a step in one shard, and of all its calls.
+
+    Nothing where a step is not recorded.
+    """
+    from samebits.errors import UnsupportedError
     from samebits.train.run.profile import profile_step
 
     engine = bfp_engine(float_model(model_name), 1)
-    found = profile_step(engine, batch(model_name), repetitions, clock=time.thread_time)
+    try:
+        found = profile_step(engine, batch(model_name), repetitions, clock=time.thread_time)
+    except UnsupportedError:  # no compiler
+        return {}
     products = {}
     for kind, kernels in PRODUCTS.items():
         own = [call for call in found.calls if call.kernel in kernels]
@@ -325,6 +345,8 @@ def peaks() -> dict[str, float]:
 
 def measure_resident(model_name: str, variant: str) -> dict[str, Any]:
     """Peak resident memory and persistent bytes of one variant."""
+    from samebits.train.run.measure import bytes_per_parameter
+
     images, labels = batch(model_name)
     gc.collect()
     before = {address for address, _ in live_storages()}
@@ -335,8 +357,10 @@ def measure_resident(model_name: str, variant: str) -> dict[str, Any]:
         loss = step()
     peak = peak_rss()
     gc.collect()
-    before |= working_rooms()
-    persistent = sum(size for address, size in live_storages() if address not in before)
+    if isinstance(step, BfpStep):
+        persistent = round(bytes_per_parameter(step.engine, 1))
+    else:
+        persistent = sum(size for address, size in live_storages() if address not in before)
     return {
         "peak_rss_bytes": peak - baseline,
         "persistent_bytes": persistent,
@@ -360,14 +384,6 @@ def live_storages() -> set[tuple[int, int]]:
         if address and size:
             found.add((address, size))
     return found
-
-
-def working_rooms() -> set[int]:
-    """Addresses of the memory of recorded steps."""
-    from samebits.kernels.routine import Routine
-
-    found = (o for o in gc.get_objects() if type(o) is Routine)
-    return {routine.memory.untyped_storage().data_ptr() for routine in found}
 
 
 def reset_peak_rss() -> int:

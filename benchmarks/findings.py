@@ -422,15 +422,19 @@ def train(*runs: Found) -> Findings:
         *("peak of tensors", "growth of the process", "bytes kept per parameter"),
     ]
     made.table("steps", columns, rows)
-    _products(made, runs[-1], results)
+    last = {each["model"]: found for found in runs for each in found["results"]}
+    _products(made, [(last[model], each) for model, each in results.items()])
     return made
 
 
-def _products(made: Findings, found: Found, results: dict[str, Any]) -> None:
-    """Products a second beside the processor's own, and the step that these alone would take."""
-    peaks, rows = found.get("peaks", {}), []
-    for model, each in results.items():
-        floor = 0.0
+def _products(made: Findings, results: list[tuple[Found, Found]]) -> None:
+    """Products a second beside the processor's own, and the step that these alone would take.
+
+    results: a run, and what it found of a model
+    """
+    rows = []
+    for found, each in results:
+        model, peaks, floor = each["model"], found.get("peaks", {}), 0.0
         for kind, own in each.get("products", {}).items():
             speed = own["products"] / own["seconds"] / 1e9 if own["products"] else 0.0
             name, count = next(

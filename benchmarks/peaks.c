@@ -1,4 +1,4 @@
-/* Multiply-adds a second of this processor's vector instructions, one thread: sixteen independent
+/* Multiply-adds a second of this processor's instructions on integers, one thread: sixteen independent
  * accumulators in registers, the best of fifteen runs. Prints a JSON object; instructions that the
  * compiler was not told of (-march=native) are left out. */
 #include <stdint.h>
@@ -44,14 +44,6 @@ int main(void) {
 #elif defined(__AVX2__)
     BEST("vpmaddwd", __m256i, _mm256_setzero_si256(),
          _mm256_add_epi32(a[i], _mm256_madd_epi16(a[i], x)), 16)
-#endif
-#if defined(__AVX512F__)
-    BEST("fma", __m512, _mm512_setzero_ps(), _mm512_fmadd_ps(x, x, a[i]), 16)
-#elif defined(__FMA__)
-    BEST("fma", __m256, _mm256_setzero_ps(), _mm256_fmadd_ps(x, x, a[i]), 8)
-#endif
-#if defined(__AVX512BF16__)
-    BEST("bf16", __m512, _mm512_setzero_ps(), _mm512_dpbf16_ps(a[i], (__m512bh)x, (__m512bh)x), 32)
 #endif
     printf("%s}\n", separator[0] == '{' ? "{" : "");
     return 0;

@@ -453,21 +453,31 @@ def profile_training(
     arch: as `load` takes it
     repetitions: times are the least of so many
 
-    Raises InputError for what is no such run, UnsupportedError for a step that calls kernels one by
-    one (`train.run.profile`).
+    A memory plan of the run is left out, and said to be. Raises InputError for what is no such run,
+    UnsupportedError for a step that calls kernels one by one (`train.run.profile`).
     """
     from samebits.train.run.engine import BfpEngine
     from samebits.train.run.profile import profile_step
+    from samebits.train.run.record import RESULT, read_json
     from samebits.train.run.restore import open_run
 
     if repetitions < 1:
         raise InputError(f"repetitions: expected at least 1, found {repetitions}")
     opened = open_run(Path(run), arch, progress.note, shards=None)
+    config, where = opened.config, opened.path
     if not isinstance(opened.engine, BfpEngine):
         raise InputError(
-            f"{opened.path}: expected a run in BFP, found one in float32, which PyTorch's own "
-            "profiler measures"
+            f"{where}: expected a run in BFP, found one in float32, which PyTorch's own profiler "
+            "measures"
         )
+    if config.loss is not None or opened.task != "classification":
+        loss = f"the loss {config.loss}" if config.loss else f"the task {opened.task}"
+        raise UnsupportedError(
+            f"{where}: expected the mean cross-entropy of classes, found {loss}; its steps call "
+            "kernels one by one, and there is no list of them to measure"
+        )
+    if read_json(where.parent / RESULT).get("plan") is not None:
+        progress.note(f"{where}: the step is measured without the run's memory plan")
     progress.stage("measuring a step")
     return TrainingProfile(
         str(run), profile_step(opened.engine, opened.random_batch(), repetitions)

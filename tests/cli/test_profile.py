@@ -81,7 +81,7 @@ def test_a_training_step_on_this_machine(samebits, tmp_path):
     ("options", "name"),
     [
         (("--board", "cortex-m3"), "--board"),
-        (("--data", "random:2"), "--data"),
+        (("--data", "random:1"), "--data"),
         (("--seed", "0"), "--seed"),
         (("--resize", "8"), "--resize"),
     ],
@@ -105,3 +105,21 @@ def test_a_float_run_has_no_profile_of_kernels(samebits, tmp_path):
     done = samebits("profile", run, "--train")
     assert done.code == 2
     assert "expected a run in BFP, found one in float32" in done.err
+
+
+def test_a_run_with_another_loss_has_no_list_of_calls(samebits, tmp_path):
+    """A loss of one's own is not measured as another one."""
+    run = tmp_path / "own"
+    (tmp_path / "own_loss.py").write_text(
+        "from samebits.train import cross_entropy\n\n\ndef own(y, t):\n"
+        "    return cross_entropy(y, t)\n"
+    )
+    loss = f"{tmp_path / 'own_loss.py'}:own"
+    options = ("--epochs", "1", "--limit", "8", "--batch", "32", "--quiet")
+    done = samebits(
+        *("train", "--data", "digits", "--arch", "mlp", "--out", run, "--loss", loss), *options
+    )
+    assert done.code == 0, done.err
+    done = samebits("profile", run, "--train")
+    assert done.code == 2
+    assert f"expected the mean cross-entropy of classes, found the loss {loss}" in done.err

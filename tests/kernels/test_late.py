@@ -24,6 +24,7 @@ triton = pytest.importorskip("triton", reason=interpreted.MISSING)
 
 import triton.language as tl
 
+import samebits.train
 from samebits import kernels
 from samebits.errors import InputError, RangeError, UnsupportedError
 from samebits.kernels import moments
@@ -450,3 +451,54 @@ def test_adam_out_of_range_changes_nothing():
             kernels.check(torch.device("cpu"))
         assert all(map(torch.equal, before, parameter.value.tensors))
         assert not dict(optimizer.state[parameter])
+
+
+class LastState(nn.Module):
+    """The last state of a recurrent layer, and classes of it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer = getattr(nn, kind)(6, 4, batch_first=True)
+        self.out = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_steps_wait_and_give_the_bits_of_the_cpu(kind):
+    """With one exponent a tensor, which the host reads for every step over time."""
+    interpreted.realisation()
+    torch.manual_seed(0)
+    x, labels, net = torch.randn(8, 3, 6), torch.arange(8) % 4, LastState(kind)
+
+    def run():
+        engine = on_device.engine(copy.deepcopy(net), on_device.config())
+        return [engine.step((x, labels), 0.05, step) for step in range(2)], parameter_sha256(
+            engine.model.state_dict()
+        )
+
+    expected = run()
+    with kernels.use("triton"):
+        assert run() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss"])
+def test_other_losses_wait_and_give_the_bits_of_the_cpu(loss):
+    interpreted.realisation()
+    torch.manual_seed(0)
+    x, target, net = torch.randn(8, 6), torch.rand(8, 4), nn.Sequential(nn.Linear(6, 4))
+
+    def run():
+        model = convert(copy.deepcopy(net))
+        optimizer = SGD(model.parameters(), lr=0.05)
+        value = getattr(samebits.train, loss)(model(BFPTensor.from_real(x)), target)
+        value.backward()
+        optimizer.step()
+        return float(value.detach()), parameter_sha256(model.state_dict())
+
+    expected = run()
+    with kernels.use("triton"):
+        assert run() == expected

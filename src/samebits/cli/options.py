@@ -213,6 +213,15 @@ Samples = Annotated[
         help="An .npz archive, digits, a folder or table of data, or random:N.",
     ),
 ]
+GivenSamples = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="SAMPLES",
+        help="An .npz archive, digits, a folder or table of data, or random:N.",
+        show_default="random:1",
+    ),
+]
 SampleSeed = Annotated[int | None, whole("Seed of random:N [default: 0].", 0, SEEDS)]
 Page = Annotated[
     Path | None,

@@ -10,17 +10,15 @@ import typer
 from samebits.cli.options import (
     Arch,
     AsJson,
+    GivenSamples,
     Meaning,
     Quiet,
     SampleReading,
-    Samples,
     SampleSeed,
     file_ending,
     reads,
 )
 from samebits.cli.output import show, working
-
-RANDOM = "random:1"
 
 
 @reads({})
@@ -40,7 +38,7 @@ def profile_command(
             show_default="cortex-m3",
         ),
     ] = None,
-    inputs: Samples = RANDOM,
+    inputs: GivenSamples = None,
     train: Annotated[
         bool,
         typer.Option(
@@ -71,7 +69,7 @@ def profile_command(
         if train:
             others: dict[str, Any] = {
                 "board": board,
-                "data": None if inputs == RANDOM else inputs,
+                "data": inputs,
                 "meaning": meaning,
                 "seed": seed,
                 **reading.chosen(),
@@ -79,7 +77,7 @@ def profile_command(
             adaptation.check_train(others)
             result = api.profile_training(model, arch=arch)
         else:
-            (samples,) = api.read_each(reading, inputs)
+            (samples,) = api.read_each(reading, inputs or "random:1")
             net = api.load(model, arch=arch, meaning=meaning)
             result = net.profile(board or "cortex-m3", samples, seed=seed)
         if out is not None:

@@ -269,7 +269,7 @@ class Eager(BatchNorms):
     def hits(self, target: Tensor, classes: int, amount: int, beside: int = 0) -> Tensor:
         """int64 [n, classes]: an amount at the class of every row, else 0, and `beside` at all.
 
-        -1 is no class.
+        -1 is no class, and takes no part where nothing is given beside.
         """
         rows, counted = target.view(-1, 1), (target >= 0).view(-1, 1)
         found = torch.zeros(len(target), classes, dtype=torch.int64, device=target.device)

@@ -142,7 +142,8 @@ class CallFacts(NamedTuple):
 
     kernel: the name of its function in C
     layer, phase: on whose behalf it runs (`RoutineRecorder.layer`)
-    products: multiply-adds, where it is a product of matrices or a convolution, else 0
+    products: multiply-adds, where it is a product of matrices or a convolution; else, and for
+              recurrent cells, 0
     """
 
     kernel: str

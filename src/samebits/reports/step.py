@@ -11,7 +11,7 @@ from samebits.reports.report import Report, printable, section
 from samebits.train.run.profile import StepProfile, TimedCall
 
 PHASES = ("forward", "backward")
-OTHER = "(input and loss)"  # calls of no layer
+OTHER = "(no layer)"  # calls of operations that none asks for
 LONGEST = 24  # characters of a layer's name in the chart
 
 
@@ -27,10 +27,10 @@ class _Sum:
     def add(self, call: TimedCall) -> None:
         self.calls += 1
         self.products += call.products
-        if call.phase == PHASES[0]:
-            self.forward += call.seconds
-        else:
+        if call.phase == PHASES[1]:
             self.backward += call.seconds
+        else:
+            self.forward += call.seconds
 
     @property
     def seconds(self) -> float:
@@ -71,7 +71,8 @@ def step_report(source: str, profile: StepProfile) -> Report:
         f"{profile.shards} x {_ms(passes)} ms in the passes of a shard, {len(profile.calls)} "
         f"kernel calls, and {_ms(profile.update)} ms in the optimizer's update "
         f"({_share(profile.update, whole)}). Calls are timed one by one, with some microseconds of "
-        "Python each; what a layer lets wait counts where it is computed."
+        "Python each. Products are those of matrix products and convolutions, without those inside "
+        "recurrent cells."
     )
     return Report(
         f"A training step of {printable(source)}",

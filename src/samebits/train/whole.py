@@ -65,6 +65,7 @@ from samebits.train.value import BFPValue, Weight
 Batch = tuple[Tensor, Tensor]
 """Samples, float32 or indices, and int64 class indices: of each sample, or of its places."""
 PROVED = 5  # the number of the step by which a routine is proved
+INPUT, LOSS, RUNNING = "(input)", "(loss)", "(running state)"  # of no layer, for profiles
 SHARD = "shard"  # the part of a routine that is a shard's passes
 KEEP, STATE = "keep {}", "state {}"  # a shard's results in places of its own; its running state
 
@@ -163,6 +164,7 @@ def record_step(
                 kept = [None if g is None else _kept_gradient(g) for g in kept]
                 updates = [_kept_update(update) for update in updates]
         with _unchanged(updates), kernels.recording(recorder, part):
+            kernels.on_behalf_of(RUNNING)
             apply_updates(updates)
         gradients.append(kept)
         results += [codes for g in kept if g is not None for codes, _ in g.parts]
@@ -276,18 +278,17 @@ def usual_step(
     shards: int,
     clip: Callable[[], None] | None = None,
     smoothing: float = 0.0,
-) -> UsualStep | None:
-    """The recorded step of a model in training for batches like this one; None: there is none.
+) -> UsualStep:
+    """The recorded step of a model in training for batches like this one.
 
     clip: changes gradients before the optimizer takes them
     smoothing: of labels
+
+    Raises NotRecordableError where there can be none.
     """
     parameters = graph.graph.parameters
     taken = Taken.by(model, smoothing)
-    try:
-        step = record_step(graph.graph, batch, [p.value for p in parameters], taken, shards)
-    except NotRecordableError:
-        return None
+    step = record_step(graph.graph, batch, [p.value for p in parameters], taken, shards)
     graph.forget("whole steps are recorded")
     placed = {id(p): g for p, g in zip(parameters, step.gradients, strict=True)}
     trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -359,8 +360,10 @@ def computed(
     """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
+    kernels.on_behalf_of(INPUT, "forward")
     with deferred_updates() as updates:
         output, kept = forward(graph, taken(k, images), weights, True)
+    kernels.on_behalf_of(LOSS, "forward")
     z, e_z = output.resolved()
     if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
         raise NotRecordableError("the output is not a vector of classes for each target")
@@ -374,11 +377,14 @@ def computed(
         amount = left << GRID - POINT
         units = (amount + count * beside, WEIGHED_UNIT)
         entropy = k.weighed_entropy(rows, e_z, k.hits(classes, count, amount, beside))
-        grad = gradient_of(entropy.codes.view(z.shape), -GRID, factor, 1.0 / len(rows))
+        unit, factors = -GRID, [factor, 1.0 / len(rows)]
     else:
         entropy = k.cross_entropy(rows, e_z, classes, len(rows))
-        grad = gradient_of(entropy.codes.view(z.shape), CLASS_UNIT, factor)
+        unit, factors = CLASS_UNIT, [factor]
+    kernels.on_behalf_of(LOSS, "backward")
+    grad = gradient_of(entropy.codes.view(z.shape), unit, *factors)
     gradients = backward(graph, kept, grad)
+    kernels.on_behalf_of(LOSS, "forward")
     return Computed(entropy, e_z, units, gradients, updates)
 
 

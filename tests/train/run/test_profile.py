@@ -9,9 +9,11 @@ import torch
 
 from samebits import kernels
 from samebits.errors import UnsupportedError
+from samebits.train import cross_entropy
 from samebits.train.architectures import build
 from samebits.train.run.engine import BfpEngine, OptimizerSettings
 from samebits.train.run.profile import StepProfile, profile_step
+from samebits.train.run.tasks import OwnLoss
 
 SGD = OptimizerSettings("sgd", 0.01, 0.9, False, 0.0, 0, "stochastic")
 BATCH = torch.randn(8, 1, 8, 8), torch.arange(8) % 5
@@ -52,12 +54,17 @@ def test_products_are_those_of_the_layers(profile):
 
 
 def test_phases_and_layers(profile):
-    phases = [call.phase for call in profile.calls]
+    """The input, the layers down, the loss, the layers up, and the sum of the rows' losses."""
+    passes = [call for call in profile.calls if call.kernel != "loss_units"]
+    phases = [call.phase for call in passes]
     first = phases.index("backward")
     assert set(phases[first:]) == {"backward"}
-    assert set(phases[1:first]) == {"forward"}
-    assert profile.calls[0].kernel == "quantize"
-    assert profile.calls[0].layer == ""
+    assert set(phases[:first]) == {"forward"}
+    assert (profile.calls[0].kernel, profile.calls[0].layer) == ("quantize", "(input)")
+    of_loss = [call.kernel for call in profile.calls if call.layer == "(loss)"]
+    assert {"are_below", "entropy", "loss_units"} <= set(of_loss)
+    assert of_loss[-1] == "loss_units"
+    assert not [call for call in profile.calls if call.layer == ""]
     lasting = {call.layer for call in profile.calls if call.kernel.startswith("batch_norm")}
     assert lasting == {f"layer '{place}.1' (BatchNorm)" for place in (0, 3, 6)}
 
@@ -82,6 +89,28 @@ def test_calls_one_by_one_give_what_they_give_at_once():
 def test_a_step_that_is_not_recorded_is_refused():
     with (
         kernels.use("eager"),
-        pytest.raises(UnsupportedError, match="expected a step of native kernels"),
+        pytest.raises(UnsupportedError, match="the kernels are not the native ones"),
     ):
         profile_step(engine(), BATCH, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"gradient_bits": 16}, "have 16 bits"),
+        ({"loss": OwnLoss(cross_entropy, "own")}, "is not the mean cross"),
+    ],
+)
+def test_the_reason_is_said(options, reason):
+    with pytest.raises(UnsupportedError, match=reason):
+        profile_step(engine(1, **options), BATCH, 1)
+
+
+def test_sums_of_branches_belong_to_no_layer():
+    """Residual additions have no layer; what is not the model's has a name of its own."""
+    if kernels.realisation() != "native":
+        pytest.skip("no native kernels")
+    found = profile_step(BfpEngine(build("resnet8", (1, 8, 8), 5), SGD, 1, 0), BATCH, 1)
+    of_none = {call.kernel for call in found.calls if call.layer == ""}
+    assert of_none
+    assert not of_none & {"products", "weight_gradient", "entropy", "quantize", "loss_units"}

@@ -44,7 +44,7 @@ void samebits_entropy(const int32_t *z, int64_t n, int64_t c, const int64_t *exp
 #define HALF 31
 
 /* An amount at the class of every row, else 0 [n][classes], and `beside` at all; a class of -1 is
- * none. */
+ * none, and takes no part where nothing is given beside. */
 void samebits_hits(const int64_t *target, int64_t n, int64_t classes, int64_t amount,
                    int64_t beside, int64_t *out) {
     for (int64_t r = 0; r < n; r++)

@@ -184,9 +184,10 @@ def _weight(entry: Entry) -> tuple[Any, ...]:
 
 
 def _each_row(kernel: Any, entry: Entry, *arguments: Any, **options: Any) -> None:
-    """Launch a kernel over the elements of every row, which is axis 1 of the grid."""
+    """Launch a kernel over the elements of every row, which is axis 0 of the grid: the others end
+    at 65,535."""
     block = min(BLOCK, block_of(_per(entry)))
-    grid = (-(-_per(entry) // block), entry.exponent.numel())
+    grid = (entry.exponent.numel(), -(-_per(entry) // block))
     kernel[grid](*arguments, BLOCK=block, **options)
 
 

@@ -61,19 +61,19 @@ DIFFERENCE_LOSS = TrainingOperation(
 
 
 def _difference(y: BFPValue, target: Tensor, bits: int) -> tuple[Tensor, int]:
-    """y - target as int64 at one exponent, below 2**62."""
+    """y - target as int64 at one exponent, below 2**62, which is read: the loss is made of it."""
     codes, e_y = y.resolved()
     t, e_t = quantize_real(target, bits, "target")
     assert isinstance(e_t, int)
     common = max(rows.highest(e_y) + 31, e_t + bits - 1) - 60
     k = kernels.of(codes)
-    return k.scale(codes, e_y - common) + k.scale(-t.long(), e_t - common), common
+    return k.scale(codes, e_y - common) + k.scale(-t.long(), e_t - common), int(common)
 
 
 def _in_16_bits(v: Tensor, exponent: int) -> tuple[Tensor, int]:
     codes, own = requantized(v, exponent, 16)
     assert isinstance(own, int)  # as the exponent that it was given
-    return codes, own
+    return codes, int(own)
 
 
 def _compare(what: str, y: BFPTensor, target: Tensor, measure: Measure, bits: int = 32) -> Tensor:

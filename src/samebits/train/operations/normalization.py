@@ -323,7 +323,7 @@ def frozen_affine(
     |z * M + B| < 2**24 for every 8-bit code z. Not finite: RangeError.
     """
     a, shift = frozen_scalars(gamma, beta, running_mean, running_var, eps)
-    m, b, exponent = multiply_add(np.ldexp(a, [[e_z]]), shift, 128.0, FROZEN_BITS)
+    m, b, exponent = multiply_add(np.ldexp(a, [[int(e_z)]]), shift, 128.0, FROZEN_BITS)
     return torch.from_numpy(m[0]), torch.from_numpy(b[0]), int(exponent[0, 0])
 
 

@@ -309,7 +309,10 @@ def walked(cell: SteppedCell, layer: CellLayer) -> CellStates:
     states, hidden = ([done[t][place] for t in range(len(done))] for place in (0, 1))
     own = [e for _, e in states]
     rows = [e for e in own if isinstance(e, Tensor)]
-    exponents = torch.stack(rows) if rows else torch.tensor(own, dtype=torch.int64, device="cpu")
+    if rows:
+        exponents = torch.stack(rows)
+    else:
+        exponents = torch.tensor([int(e) for e in own], dtype=torch.int64, device="cpu")
     codes, e = at_one_exponent(hidden, 8)
     if cell.is_apart and isinstance(e, int):
         e = HIDDEN_EXPONENT

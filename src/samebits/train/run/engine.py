@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_value_ as clip_torch_value
 
 from samebits import kernels, progress
 from samebits.errors import InputError, RangeError
+from samebits.kernels.routine import NotRecordableError
 from samebits.train.clip import clip_grad_value_, limit_grad_norm_
 from samebits.train.convert import convert, model_input
 from samebits.train.deferred import deferred_updates
@@ -224,6 +225,7 @@ class BfpEngine(Engine):
         self._graphed = GraphedModel(self.model)
         self._recorded: dict[torch.Size, UsualStep | LateUsualStep | None] = {}
         self._told, self._exchange = False, None
+        self._refused = ""  # why a step could not be recorded
         if workers.size > 1 or gradient_bits < 32:
             self._exchange = Exchange(self.model, workers, self._own, gradient_bits)
 
@@ -266,6 +268,15 @@ class BfpEngine(Engine):
         """The recorded step for batches like this one, if there is one yet."""
         return self._recorded.get(batch[0].shape)
 
+    @property
+    def unrecorded(self) -> str:
+        """Why steps are not recorded, as far as it is known."""
+        if self._exchange is not None:
+            return "gradients are exchanged between workers, or have 16 bits"
+        if smoothing_of(self._criterion) is None:
+            return "the loss is not the mean cross-entropy of classes"
+        return self._refused or self._graphed.reason
+
     def islands(self) -> list[str]:
         own = self._criterion.island() if isinstance(self._criterion, OwnLoss) else []
         return float_islands(self.model) + own
@@ -290,7 +301,10 @@ class BfpEngine(Engine):
                     *(*own, graph.graph, self._shards, clip, self._device, smoothing)
                 )
             else:
-                made = usual_step(*own, graph, batch, self._shards, clip, smoothing)
+                try:
+                    made = usual_step(*own, graph, batch, self._shards, clip, smoothing)
+                except NotRecordableError as error:
+                    made, self._refused = None, str(error)
             self._recorded[batch[0].shape] = made
 
     def _tell_waiting(self) -> None:
@@ -298,10 +312,7 @@ class BfpEngine(Engine):
         if self._told or not kernels.keeps_numbers(self._device):
             return
         self._told = True
-        reason = "the loss is not the mean cross-entropy of classes"
-        if self._exchange is not None:
-            reason = "gradients are exchanged between workers, or have 16 bits"
-        progress.note(f"every step waits for the device many times, as {reason}")
+        progress.note(f"every step waits for the device many times, as {self.unrecorded}")
 
     def _clip(self) -> None:
         self._settings.clip(self.model, clip_grad_value_, limit_grad_norm_)

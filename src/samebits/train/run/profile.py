@@ -23,9 +23,11 @@ class TimedCall:
     """A kernel call of a shard's passes.
 
     kernel:   its function in C, without the prefix of all
-    layer:    on whose behalf it runs; "" for the input, the loss, and what belongs to no layer
-    phase:    forward or backward, as the pass of the loss's gradient is
-    products: multiply-adds of matrix products and convolutions, else 0
+    layer:    on whose behalf it runs; "" for an operation that no layer asks for, as a sum of two
+              branches; "(input)", "(loss)" and "(running state)" for what is not the model's
+    phase:    forward or backward
+    products: multiply-adds of matrix products and convolutions; 0 for all else, and for recurrent
+              cells, whose products are a part of their steps
     seconds:  the least of several runs
     """
 
@@ -61,16 +63,16 @@ def profile_step(
     clock: in seconds
 
     Raises UnsupportedError where a step is not recorded: a loss other than the mean cross-entropy
-    of classes, a model with code of its own, no compiler.
+    of classes, a model with code of its own, no compiler; or is made by a plan.
     """
     for number in range(WARM_UP):
         engine.step(batch, engine.rate, number)
     recorded = engine.recorded(batch)
     if not isinstance(recorded, UsualStep):
+        reason = engine.unrecorded or "there are no native kernels (samebits doctor)"
         raise UnsupportedError(
             "expected a step of native kernels that was recorded, found one that calls them one by "
-            "one; profiles are of models of torch's and samebits' modules, with the mean "
-            "cross-entropy of classes, and need a C compiler (samebits doctor)"
+            f"one: {reason}; profiles are of steps that were recorded"
         )
     step, routine = recorded.step, recorded.step.routine
     step(*batch, WARM_UP)  # operands are in their places
