@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from torch import nn
 
 from on_device import (
     Device,
@@ -66,11 +67,11 @@ def test_more_memory_changes_no_bit(tmp_path, name):
         limit = least + more
         device = train_beside(run, options, tmp_path / f"{more}", 3, "-O0", arena=limit)
         tape, places = device.code.tape, device.places
-        kept.append(sum(room in places.rooms for room in tape.rooms if room.saves))
+        kept.append(sum(room in places.rooms for room in tape.rooms if room.saves is not None))
         least = least or places.arena
         assert least <= places.arena <= max(least, limit)
     assert kept == sorted(kept)
-    assert kept[0] < kept[2] == sum(room.saves > 0 for room in tape.rooms)
+    assert kept[0] < kept[2] == sum(room.saves is not None for room in tape.rooms)
 
 
 def test_a_schedule_is_data(tmp_path):
@@ -119,3 +120,11 @@ def test_a_schedule_is_data(tmp_path):
 )
 def test_a_hundred_steps(tmp_path, name, flags, options):
     train(name, tmp_path, 100, *flags, **options)
+
+
+def test_rooms_that_save_nothing_may_be_left_out(tmp_path):
+    """Of a layer with one input and one sample, whose table saves no product."""
+    options = config(batch=1)
+    run = engine(nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Linear(1, 10)), options)
+    device = train_beside(run, options, tmp_path, 2, "-O0", batch=1)
+    assert any(room.saves == 0 for room in device.code.tape.rooms)

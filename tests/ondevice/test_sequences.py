@@ -75,15 +75,121 @@ def test_inputs_may_be_sequences(tmp_path):
     """In evaluation every vector of features has an exponent of its own."""
     options = config()
     run = engine(Recurrent(nn.GRU(8, 6, batch_first=True)), options)
-    device = Device(code_of(run, options, shape=(8, 8)), tmp_path, "-O1")
+    device, rows = rows_beside(run, options, tmp_path)
+    found = np.stack([device.run(sample) for sample in rows])
+    assert np.array_equal(found, run.logits(rows).numpy())
+
+
+def rows_beside(run, options, folder):
+    """Three steps in C and in PyTorch of digits as sequences of rows, each of another magnitude."""
+    device = Device(code_of(run, options, shape=(8, 8)), folder, "-O1")
     scale = torch.tensor([2.0**k for k in range(-4, 4)])[:, None]
     for step, (images, labels) in enumerate(batches(3, 8)):
         rows = images[:, 0] * scale
         run.step((rows, labels), 0.1, step)
         assert device.step(rows, labels, 0.1) == 0
         assert device.state() == state_bytes(run, step + 1, device)
+    return device, rows
+
+
+class KeptStates(nn.Module):
+    """States of LSTMs that sums and ReLUs take, of which the gradients of the LSTMs need them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.e = (nn.LSTM(8, 8, batch_first=True) for _ in range(5))
+        self.relu, self.last, self.out = nn.ReLU(), nn.ReLU(), nn.Linear(8, 10)
+
+    def forward(self, x):
+        y = self.a(x)[0] + x
+        y = self.b(y)[0] + self.c(y)[0]
+        y = self.relu(self.d(y)[0])
+        return self.out(self.last(self.e(y)[0][:, -1]))
+
+
+def test_nobody_writes_over_states_that_a_gradient_reads(tmp_path):
+    options = config()
+    rows_beside(engine(KeptStates(), options), options, tmp_path)
+
+
+class CutSteps(nn.Module):
+    """Some steps of an input and of states, and two single ones of the same states."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.GRU(8, 6, batch_first=True), nn.GRU(6, 5, batch_first=True)
+        self.out = nn.Linear(5, 10)
+
+    def forward(self, x):
+        y = self.b(self.a(x[:, 3:])[0][:, 1:4])[0]
+        return self.out(y[:, 0] + y[:, -1])
+
+
+def test_steps_that_are_cut_keep_their_exponents(tmp_path):
+    options = config()
+    run = engine(CutSteps(), options)
+    device, rows = rows_beside(run, options, tmp_path)
     found = np.stack([device.run(sample) for sample in rows])
     assert np.array_equal(found, run.logits(rows).numpy())
+
+
+class OtherSteps(nn.Module):
+    """A sequence of half as many steps, each of two vectors that have exponents of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(16, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x):
+        return self.out(self.cells(x.reshape(-1, 4, 16))[0][:, -1])
+
+
+class ClampedSteps(nn.Module):
+    """A clamp of states whose steps have exponents of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.relu = nn.GRU(8, 6, batch_first=True), nn.ReLU6()
+        self.out = nn.Linear(6, 10)
+
+    def forward(self, x):
+        return self.out(self.relu(self.cells(x)[0])[:, -1])
+
+
+class SplitSteps(nn.Module):
+    """A state in two parts: what PyTorch has as an image has one exponent, to which it rounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x):
+        return self.out(self.cells(x)[0].unflatten(2, (2, 3))[:, 2].flatten(1))
+
+
+class TurnedSteps(nn.Module):
+    """Vectors over the steps, which have one exponent each, to which PyTorch rounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x):
+        return self.out(self.cells(x)[0].transpose(1, 2)[:, :, -1])
+
+
+@pytest.mark.parametrize(
+    ("made", "where"),
+    [
+        *((SplitSteps, "the model"), (OtherSteps, "the model"), (TurnedSteps, "the model")),
+        (ClampedSteps, "'relu'"),
+    ],
+)
+def test_there_is_no_evaluation_where_steps_lose_their_exponents(made, where):
+    options = config()
+    code = code_of(engine(made(), options), options, shape=(8, 8))
+    assert where in code.tape.no_run
+    assert b"model_run" not in code.files["model.h"]
 
 
 def test_parts_of_a_layer_train(tmp_path):
@@ -120,9 +226,33 @@ class LastState(nn.Module):
         return self.out(self.cells(x.reshape(-1, 8, 8))[1][-1])
 
 
+class BothDirections(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.LSTM(8, 6, batch_first=True, bidirectional=True)
+        self.out = nn.Linear(12, 10)
+
+    def forward(self, x):
+        return self.out(self.cells(x.reshape(-1, 8, 8))[0][:, -1])
+
+
+class GivenState(nn.Module):
+    """A constant as the initial state."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x):
+        states, _ = self.cells(x.reshape(-1, 8, 8), torch.zeros(1, len(x), 6))
+        return self.out(states[:, -1])
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (GivenState, r"'cells' \(GRU\).*a constant in the place of an input"),
+        (BothDirections, r"'cells' \(LSTM\).*of a bidirectional layer"),
         (PartOfSums, r"'relu' \(ReLU\).*a ReLU of a part of exact sums"),
         (LastState, r"'cells' \(GRU\).*operation States"),
         (

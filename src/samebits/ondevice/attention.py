@@ -17,7 +17,7 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
-from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported, wants
+from samebits.ondevice.writer import TapeWriter, instruction, slot_of, unsupported, wants
 from samebits.spec import formats
 from samebits.train.graph import TrainingNode
 
@@ -27,7 +27,7 @@ SHARES = 1  # bits of a share of a softmax, as 2**SHARES is above it
 
 def split_heads(made: TapeWriter, node: TrainingNode) -> None:
     """[n, places, heads * features] as [n * heads, places, features], where it lies."""
-    (slot,), heads = slots_of(node), node.arguments[1]
+    slot, heads = slot_of(node), node.arguments[1]
     x = made.arrays[slot]
     if len(x.shape) != 3 or made.order(slot) != (0, 1, 2):
         raise unsupported(node, "heads but of [samples, places, features]")
@@ -39,7 +39,7 @@ def split_heads(made: TapeWriter, node: TrainingNode) -> None:
 
 def join_heads(made: TapeWriter, node: TrainingNode) -> None:
     """The inverse."""
-    (slot,) = slots_of(node)
+    slot = slot_of(node)
     x = made.arrays[slot]
     if made.order(slot) != HEADS or x.shape[2] != node.arguments[1]:
         raise unsupported(node, "heads that lie otherwise")
@@ -57,7 +57,8 @@ def _strides(shape: tuple[int, ...], order: tuple[int, ...], turned: bool = Fals
 def matrices(made: TapeWriter, node: TrainingNode) -> None:
     """A product of activations: of two of 8 bits, or of the shares of a softmax and one of 8 bits,
     whose heads then lie as features."""
-    t, (first, second), transposed = made.tape, slots_of(node), node.arguments[2]
+    t, first, second = made.tape, slot_of(node), slot_of(node, 1)
+    transposed = node.arguments[2]
     a, b = made.arrays[first], made.arrays[second]
     if len(a.shape) != 4 or len(b.shape) != 4 or b.width != 8 or a.width != 8:
         raise unsupported(node, "a product but of the heads of two tensors")
@@ -108,7 +109,7 @@ def matrices(made: TapeWriter, node: TrainingNode) -> None:
 
 def scaled(made: TapeWriter, node: TrainingNode) -> None:
     """A product of 32 bits with a number, in its place where nobody else reads it."""
-    t, (slot,) = made.tape, slots_of(node)
+    t, slot = made.tape, slot_of(node)
     x = made.arrays[slot]
     if x.width != 32:
         raise unsupported(node, "a product of 8 bits with a number")
@@ -137,7 +138,7 @@ def scaled(made: TapeWriter, node: TrainingNode) -> None:
 
 def softmax(made: TapeWriter, node: TrainingNode) -> None:
     """Shares of 8 bits, every vector with an exponent: what a product takes of the 30 bits."""
-    t, (slot,) = made.tape, slots_of(node)
+    t, slot = made.tape, slot_of(node)
     z, order = made.arrays[slot], made.order(slot)
     taken = [r.operation.name == "MatMul" for r in made.readers.get(node.outputs[0], [])]
     if z.width != 32 or order != (0, 1, 2, 3) or not all(taken):
@@ -163,11 +164,13 @@ def softmax(made: TapeWriter, node: TrainingNode) -> None:
 
 def narrow(made: TapeWriter, node: TrainingNode) -> None:
     """The use of sums as 8 bits, which what gives them has rounded already; of 32 bits here."""
-    (slot,), t = slots_of(node), made.tape
+    slot, t = slot_of(node), made.tape
     x = y = made.arrays[slot]
     if x.width == 32:
         y = t.array(x.shape, 8)
         call = f"samebits_train_codes({codes(x, 0)}, count * {x.sample}, {exponent(x)}, "
         t.forward.append(instruction(node, f"{call}{codes(y, 1)}, &{exponent(y)})", x, y))
     made.arrays[node.outputs[0]] = y
+    if y is x:
+        made.pass_rows(slot, node.outputs[0])
     made.going_back(node, lambda g: (g,))

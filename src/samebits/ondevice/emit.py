@@ -319,7 +319,7 @@ def _calls(
 
 def _room(places: Places, room: Room) -> str:
     """A room in the text of a call: its offset, or a pointer or NULL where it may be left out."""
-    if not room.saves:
+    if room.saves is None:
         return str(places.rooms[room])
     at = places.rooms.get(room)
     return "NULL" if at is None else f"(void *)(m + {at})"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from samebits.ondevice.tape import TapeGradient
-from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported
+from samebits.ondevice.tape import TapeGradient, exponent
+from samebits.ondevice.writer import TapeWriter, instruction, slot_of, unsupported
 from samebits.train.graph import TrainingNode
 
 
@@ -27,7 +27,7 @@ def _ordered(order: tuple[int, ...], sides: tuple[int, ...]) -> list[int]:
 
 def reshaped(made: TapeWriter, node: TrainingNode) -> None:
     """The same codes in the same places."""
-    (slot,) = slots_of(node)
+    slot = slot_of(node)
     old, batch, target = _sides(made, slot), made.tape.batch, list(node.arguments[1])
     if -1 in target:
         rest = -math.prod(target)
@@ -60,28 +60,31 @@ def reshaped(made: TapeWriter, node: TrainingNode) -> None:
             held[node.outputs[0]] = replace(before, shape=shape)
     assert before is not None
     made.settle_order(node.outputs[0], order, merged=rows)
-    made.pass_rows(slot, node.outputs[0])
+    if before.shape[1:] == shape[1:]:  # steps and their vectors stay
+        made.pass_rows(slot, node.outputs[0])
     x = before
     made.going_back(node, lambda g: (replace(g, shape=x.shape),))
 
 
 def permuted(made: TapeWriter, node: TrainingNode) -> None:
     """Axes under other names: the codes stay where they are."""
-    (slot,), axes = slots_of(node), node.arguments[1]
+    slot, axes = slot_of(node), node.arguments[1]
     if len(axes) != len(made.order(slot)) or slot in made.merged:
         raise unsupported(node, "a permutation of samples and places taken together")
     axes = tuple(axis % len(axes) for axis in axes)
     for held in (made.arrays, made.shorts):
         if slot in held:
             held[node.outputs[0]] = held[slot]
-    made.settle_order(node.outputs[0], tuple(axes.index(axis) for axis in made.order(slot)))
-    made.pass_rows(slot, node.outputs[0])
+    order = tuple(axes.index(axis) for axis in made.order(slot))
+    made.settle_order(node.outputs[0], order)
+    if order[-1] == len(order) - 1:  # vectors along the last axis stay
+        made.pass_rows(slot, node.outputs[0])
     made.going_back(node, lambda g: (g,))
 
 
 def indexed(made: TapeWriter, node: TrainingNode) -> None:
     """A part of one axis, which is copied."""
-    (slot,), t = slots_of(node), made.tape
+    slot, t = slot_of(node), made.tape
     x, sides, order = made.arrays[slot], _sides(made, slot), made.order(slot)
     parts = list(node.arguments[1])
     if Ellipsis in parts:
@@ -101,8 +104,11 @@ def indexed(made: TapeWriter, node: TrainingNode) -> None:
     rows, after = math.prod(x.shape[1:place]), math.prod(x.shape[place + 1 :])
     shape = (*x.shape[:place], *([] if gone else [len(places)]), *x.shape[place + 1 :])
     own = tuple(a - (gone and a > axis) for a in order if not (gone and a == axis))
+    first = made.by_rows.get(slot)  # exponents of steps, of which one is taken, or some
+    one_step = first is not None and place == 1 and gone
     # Exact sums are rounded as a whole.
-    y = replace(t.array(shape, 8), exponent=x.exponent)
+    y = t.array(shape, 8)
+    y = y if one_step else replace(y, exponent=x.exponent)
     whole, part = sides[axis] * after, len(places) * after
     numbers = f"count * {rows}, {whole}, {places[0] * after}, {part}"
     call = f"samebits_train_part(m + {{0}}, {numbers}, m + {{1}})"
@@ -110,13 +116,15 @@ def indexed(made: TapeWriter, node: TrainingNode) -> None:
     t.run.append(t.forward[-1])
     made.arrays[node.outputs[0]] = y
     made.settle_order(node.outputs[0], own)
-    first = made.by_rows.get(slot)
-    if first is not None:  # of steps, of which one is taken
-        if place != 1 or not gone:
-            made.by_rows[node.outputs[0]] = first
+    if first is not None:
+        first += places[0] if place == 1 else 0
+        if one_step:
+            t.forward.append(instruction(node, f"{exponent(y)} = {exponent(x)}", fails=False))
+            t.run.append(instruction(node, f"{exponent(y)} = e[{first}]", fails=False))
+        elif gone:  # one number of every step, which is then a vector
+            t.no_run = t.no_run or node.where or "the model"
         else:
-            text = f"e[{y.exponent}] = e[{first + places[0]}]"
-            t.run.append(instruction(node, text, fails=False))
+            made.by_rows[node.outputs[0]] = first
 
     def backward(g: TapeGradient) -> tuple[TapeGradient]:
         dx = replace(t.gradient(x.shape, g.width), exponent=g.exponent)

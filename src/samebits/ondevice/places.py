@@ -97,14 +97,14 @@ def place(tape: StepTape, options: UpdateOptions, frozen: str = "", limit: int =
 def _planned(rooms: Sequence[Room], limit: int) -> tuple[dict[Room, int], ArenaPlan]:
     """Offsets of rooms; of those that may be left out, the ones that fit within a limit of bytes or
     beside the others, first what saves the most for its bytes; and the plan."""
-    sizes = {room: room.size for room in rooms if not room.saves}
+    sizes = {room: room.size for room in rooms if room.saves is None}
 
     def buffers(sizes: dict[Room, int]) -> list[ArenaBuffer]:
         return [ArenaBuffer(aligned(size), r.first, r.last) for r, size in sizes.items()]
 
     best, over = plan(buffers(sizes), moves=MOVES), dict[Room, Room]()
-    spare = sorted((room for room in rooms if room.saves), key=lambda r: -r.saves / r.size)
-    for room in spare:
+    saving = [(room.saves / room.size, room) for room in rooms if room.saves is not None]
+    for _, room in sorted(saving, key=lambda found: -found[0]):
         places = [room] if room.around is None else [room, room.around]
         for at in places:
             more, most = sizes | {at: room.size}, max(best.peak, limit)

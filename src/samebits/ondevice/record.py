@@ -8,7 +8,7 @@ from torch import nn
 
 from samebits.errors import UnsupportedError
 from samebits.ondevice.gradients import settled
-from samebits.ondevice.rules import FOLLOWING, KEEPING, MOVING, RULES
+from samebits.ondevice.rules import FOLLOWING, KEEPING, MOVING, RULES, TAKING_ROWS
 from samebits.ondevice.tape import (
     StepTape,
     TapeGradient,
@@ -24,6 +24,9 @@ from samebits.train.graph import Parameter, TrainingGraph, TrainingNode
 MOST_CLASSES = 256  # labels are bytes
 MOST_BATCH = 1 << 11  # below the rows from which the mean is one with amounts (training.md 6.2)
 
+NAMED = {"Concat": "a concatenation, as of the two directions of a bidirectional layer,"}
+"""Operations that C does not have, by what the user wrote."""
+
 
 def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> StepTape:
     """The tape of a model in training whose graph was recorded for inputs of a shape [n, ...].
@@ -36,10 +39,12 @@ def record(model: nn.Module, graph: TrainingGraph, shape: tuple[int, ...]) -> St
     for node in made.nodes:
         rule = RULES.get(node.operation.name)
         if rule is None:
-            raise unsupported(node, f"the operation {node.operation.name}")
+            name = node.operation.name
+            raise unsupported(node, NAMED.get(name, f"the operation {name}"))
         _check_axes(made, node)
+        before = len(made.tape.forward), len(made.tape.run)
         rule(made, node)
-        _check_rows(made, node)
+        _check_run(made, node, *before)
     last = made.makers[graph.output]
     if last.operation.name != "Products" or len(made.arrays[graph.output].shape) != 2:
         raise unsupported(last, "an output that no Linear gives")
@@ -64,15 +69,19 @@ def _check_axes(made: TapeWriter, node: TrainingNode) -> None:
             made.keep_order(slot, node.outputs[0])
 
 
-def _check_rows(made: TapeWriter, node: TrainingNode) -> None:
+def _check_run(made: TapeWriter, node: TrainingNode, forward: int, run: int) -> None:
     """Note where C cannot evaluate yet: where rows of one sample would have exponents of their own
-    (training.md 12.6) in what rounds them."""
-    if node.operation.name in (*MOVING, *ALIASES) or made.tape.no_run:
-        return
-    own, slots = made.arrays.get(node.outputs[0]), list(slots_of(node))
-    rounds = own is not None and (len(own.shape) == 3 or node.outputs[0] in made.merged)
-    if rounds or any(slot in made.by_rows for slot in slots):
-        made.tape.no_run = node.where or "the model"
+    (training.md 12.6) in what rounds them, or their exponents are neither used nor passed on, or
+    only the step has an instruction. forward, run: how many instructions there were before."""
+    name, out, t = node.operation.name, node.outputs[0], made.tape
+    own = made.arrays.get(out)
+    rounds = own is not None and (len(own.shape) == 3 or out in made.merged)
+    rounds = rounds and name not in (*MOVING, *ALIASES)
+    has_rows = any(slot in made.by_rows for slot in slots_of(node))
+    loses = has_rows and out not in made.by_rows and name not in TAKING_ROWS
+    lacks = len(t.forward) > forward and len(t.run) == run
+    if not t.no_run and (rounds or loses or lacks):
+        t.no_run = node.where or "the model"
 
 
 def _backward(made: TapeWriter, g: TapeGradient) -> None:

@@ -15,7 +15,7 @@ from samebits.ondevice.tape import (
     pointer,
     record_of,
 )
-from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported, wants
+from samebits.ondevice.writer import TapeWriter, instruction, slot_of, slots_of, unsupported, wants
 from samebits.train.graph import TrainingNode
 from samebits.train.operations.gru import GruCell
 from samebits.train.operations.lstm import LstmCell
@@ -42,7 +42,7 @@ def _bytes(*sizes: int) -> int:
 def _product(made: TapeWriter, node: TrainingNode, inputs: int, outputs: int) -> ProductGradients:
     """The products of all steps of all samples with a weight."""
     t = made.tape
-    steps = made.arrays[next(slots_of(node))].shape[1]
+    steps = made.arrays[slot_of(node, 1)].shape[1]
     shape = conv_shape((1, inputs, 1, 1), (outputs, inputs, 1, 1))
     sides = [1, 1, inputs, 1, 1, outputs, 1, 1, 1, 1, 0, 0, 1]
     geometry = record_of("conv", [f"count * {steps}", *sides])
@@ -52,9 +52,9 @@ def _product(made: TapeWriter, node: TrainingNode, inputs: int, outputs: int) ->
 def recurrence(made: TapeWriter, node: TrainingNode) -> None:
     """A layer of recurrent cells. In `run` each step has exponents of its own where x has them."""
     cell, _, *_, reverse = node.arguments[:7]
-    t, (slot, *given) = made.tape, slots_of(node)
+    t, slot = made.tape, slot_of(node, 1)
     x = made.arrays[slot]
-    if given:
+    if len(list(slots_of(node))) > 1:
         raise unsupported(node, "initial states")
     if len(x.shape) != 3 or made.order(slot) != TIME_FIRST:
         raise unsupported(node, "a sequence whose first axis in memory is time")

@@ -43,12 +43,13 @@ from samebits.ondevice.writer import (
     ALIASES,
     TapeWriter,
     instruction,
+    slot_of,
     slots_of,
     unsupported,
     wants,
 )
 from samebits.spec import formats
-from samebits.train.graph import Slot, TrainingNode
+from samebits.train.graph import TrainingNode
 
 MOST_ROWS = 1 << 16  # of codes of 16 bits, so that n * S2 stays below 2**62
 MOST_POSITIONS = 128  # of a window: places are bytes, with a bit for the mask of a ReLU
@@ -56,10 +57,7 @@ CLAMPS = {0: "SAMEBITS_TRAIN_RELU", 6: "SAMEBITS_TRAIN_RELU6"}  # by clip values
 
 
 def _given(made: TapeWriter, node: TrainingNode) -> Array:
-    slot = node.arguments[0]
-    if not isinstance(slot, Slot):
-        raise unsupported(node, "a constant in the place of an input")
-    return made.arrays[slot.index]
+    return made.arrays[slot_of(node)]
 
 
 def _products(made: TapeWriter, node: TrainingNode) -> None:
@@ -368,6 +366,7 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
     if x.sample != x.shape[-1] and x.shape[-1] != 1:
         raise unsupported(node, "a Dropout of images of several channels")
     made.arrays[node.outputs[0]] = x
+    made.pass_rows(slot_of(node), node.outputs[0])
     if p == 0:
         made.going_back(node, lambda g: (g,))
         return
@@ -395,7 +394,7 @@ def _dropout(made: TapeWriter, node: TrainingNode) -> None:
 
 def _short(made: TapeWriter, node: TrainingNode) -> None:
     """The use of sums as 16 bits, which products have rounded already."""
-    (slot,) = slots_of(node)
+    slot = slot_of(node)
     if slot not in made.shorts:
         raise unsupported(node, "a batch norm of other sums than those of a product")
     made.arrays[node.outputs[0]] = made.shorts[slot]
@@ -422,6 +421,9 @@ MOVING = (
     *("Lstm", "Gru", "Rnn"),
 )
 """Operations whose rules say where the axes of their outputs lie."""
+
+TAKING_ROWS = ("Lstm", "Gru", "Rnn", "Indexed")
+"""Operations that use the exponents that steps have of their own in `run`."""
 
 KEEPING = ("Narrow", "Short", "Relu", "Scale", "Softmax")
 """Operations of elements alone, whatever the order of axes."""

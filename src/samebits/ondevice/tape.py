@@ -16,14 +16,14 @@ class Room:
     """Bytes of the arena between the first and the last instruction that names them.
 
     saves:  products that an instruction does not compute again where it has this room, which may be
-            left out; calls have the whole pointer in its place. 0: the room is needed
+            left out; calls have the whole pointer in its place. None: the room is needed
     around: of one that may be left out: it may lie over this one, which grows for it
     """
 
     size: int
     first: int = -1
     last: int = -1
-    saves: int = 0
+    saves: int | None = None
     around: Room | None = None
 
 

@@ -6,14 +6,14 @@ import math
 
 from samebits.ondevice.gradients import column
 from samebits.ondevice.tape import TapeGradient, codes, exponent, gradient, pointer, record_of
-from samebits.ondevice.writer import TapeWriter, instruction, slots_of, unsupported, wants
+from samebits.ondevice.writer import TapeWriter, instruction, slot_of, unsupported, wants
 from samebits.train.graph import TrainingNode
 
 
 def vector_norm(made: TapeWriter, node: TrainingNode) -> None:
     """Vectors along the last axis; 8 bits of the normalized ones are kept for the gradient."""
     _, _, _, eps, centred, groups, peaks = node.arguments
-    t, (slot,) = made.tape, slots_of(node)
+    t, slot = made.tape, slot_of(node)
     if groups is not None or peaks is not None:
         raise unsupported(node, "norms of groups of channels, or shifts of channels")
     x = made.arrays[slot]

@@ -24,8 +24,11 @@ Backward = Callable[[TapeGradient], tuple[TapeGradient | None, ...]]
 """Emits the backward instructions of a node: from the gradient of its output to those of the values
 that it reads, None where none is wanted."""
 
-ALIASES = ("Narrow", "Short", "Reshape", "Permute", "Relu")
+ALIASES = ("Narrow", "Short", "Reshape", "Permute", "SplitHeads", "JoinHeads", "Relu", "Dropout")
 """Operations whose output may be the array of their input."""
+
+KEEPERS = ("Lstm", "Softmax")
+"""Operations whose gradient reads their own output, so that nobody writes over it."""
 
 HAS = (
     "Linear, Conv2d without dilation, BatchNorm2d, ReLU, ReLU6, sums of two, MaxPool2d, "
@@ -163,13 +166,11 @@ class TapeWriter:
 
     def is_part(self, slot: int) -> bool:
         """Whether a value is a part of what an operation gives, which may be exact sums."""
-        maker = self.makers.get(slot)
-        if maker is None or maker.operation.name not in ("Reshape", "Permute", "Indexed"):
-            return False
-        source = self.makers.get(next(slots_of(maker)))
-        if maker.operation.name == "Indexed":
-            return source is not None and source.operation.name not in WHOLE
-        return self.is_part(next(slots_of(maker)))
+        maker, cut = self.makers.get(slot), False
+        while maker is not None and maker.operation.name in ("Reshape", "Permute", "Indexed"):
+            cut = cut or maker.operation.name == "Indexed"
+            maker = self.makers.get(slot_of(maker))
+        return cut and maker is not None and maker.operation.name not in WHOLE
 
     def going_back(self, node: TrainingNode, backward: Backward) -> None:
         """Note how the gradient of a node goes back, where one is wanted."""
@@ -184,7 +185,7 @@ class TapeWriter:
     def is_alone(self, slot: int) -> bool:
         """Whether only the next node reads the array of a value, so that it may write there."""
         maker = self.makers.get(slot)
-        if len(self.readers[slot]) > 1:
+        if len(self.readers[slot]) > 1 or (maker and maker.operation.name in KEEPERS):
             return False
         if maker is None or maker.operation.name not in ALIASES:
             return True
@@ -213,6 +214,14 @@ def wants(node: TrainingNode, place: int) -> bool:
 def slots_of(node: TrainingNode) -> Iterator[int]:
     """The values that a node reads."""
     return (a.index for a in node.arguments if isinstance(a, Slot))
+
+
+def slot_of(node: TrainingNode, place: int = 0) -> int:
+    """The value that a node reads in the place of an argument; UnsupportedError for a constant."""
+    slot = node.arguments[place]
+    if not isinstance(slot, Slot):
+        raise unsupported(node, "a constant in the place of an input")
+    return slot.index
 
 
 def instruction(node: TrainingNode, call: str, *rooms: Array | Room, fails: bool = True) -> Any:

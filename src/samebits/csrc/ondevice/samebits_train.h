@@ -22,7 +22,7 @@ struct samebits_optimizer;
  * it was before the call, every byte. */
 enum {
     SAMEBITS_TRAIN_OK = 0,
-    SAMEBITS_TRAIN_RANGE = 1,  /* an exponent would leave its range: training diverged */
+    SAMEBITS_TRAIN_RANGE = 1,  /* an exponent might leave its range: training diverged */
     SAMEBITS_TRAIN_LABEL = 2,  /* a label is not below the number of classes */
     SAMEBITS_TRAIN_COUNT = 3,  /* samples: less than 1 (2 with batch norms), or above the batch */
     SAMEBITS_TRAIN_INPUT = 4,  /* an input is not finite */
