@@ -104,7 +104,7 @@ KINDS: dict[str, tuple[str, Callable[..., Findings]]] = {
     "targets": ("benchmarks/verify_targets.py MODEL", findings.targets),
     "tflite": ("benchmarks/bench_tflite.py", findings.tflite),
     "torchvision": ("benchmarks/bench_torchvision.py", findings.torchvision),
-    "train": ("benchmarks/bench_train.py", findings.train),
+    "train": ("benchmarks/bench_train.py --threads 1 --repetitions 6", findings.train),
     "train_amx": (
         "benchmarks/bench_train.py --models mlp resnet18 vit --threads 1",
         findings.train,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ def stand_in(tmp_path, monkeypatch):
 @pytest.fixture
 def model(tmp_path):
     path = tmp_path / "model.KERAS"
-    path.write_bytes(b"layers")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "layers")
     return path
 
 
@@ -65,6 +67,27 @@ def test_what_is_not_converted_is_told_in_the_converters_words(model, stand_in):
     stand_in("echo damaged > $4")
     with pytest.raises(InputError, match=r"model\.KERAS: expected a TensorFlow Lite file"):
         sb.load(model)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(64), b"\x80\x04pickle"])
+def test_another_file_does_not_reach_the_converter(content, model, stand_in, tmp_path):
+    """Keras takes files by their content, HDF5 among them, in which layers hold code."""
+    model.write_bytes(content)
+    stand_in(f"touch {tmp_path}/reached")
+    with pytest.raises(InputError, match=r"KERAS: expected a zip archive, as Keras 3 saves models"):
+        sb.load(model)
+    assert not (tmp_path / "reached").exists()
+
+
+def test_a_converter_that_does_not_end(model, stand_in, monkeypatch):
+    monkeypatch.setattr("samebits.tflite.peers.keras.WORK", 0.2)
+    stand_in("exec sleep 60")
+    with pytest.raises(InputError) as caught:
+        sb.load(model)
+    assert str(caught.value) == (
+        f"{model}: expected TensorFlow to convert the model within 0.2 seconds, found it still at "
+        "work; convert it to a .tflite file yourself"
+    )
 
 
 @pytest.mark.parametrize("python", ["", "/nowhere/python", "stand-in"])

@@ -383,7 +383,48 @@ def test_lists_that_are_refused(monkeypatch):
     assert "found none" in refused(net.file(y), "exact")
     net, y = sequence_net()
     monkeypatch.setattr(loops, "PARTS_MOST", 9)
-    assert "expected at most 9 rows of lists, found more" in refused(net.file(y), "exact")
+    assert "expected lists of at most 9 parts in all turns, found more" in refused(
+        net.file(y), "exact"
+    )
+
+
+def grown(doublings: int, wide: int, slices: int) -> File:
+    """A loop whose body doubles its list, joins it with itself, and takes a row of it."""
+    net, y = sequence_net()
+    body = net.others[1]
+    tensors, operators = list(body.tensors), list(body.operators)
+    front = next(op for op in operators if op.op == "SLICE")
+    now, rows, options = operators[-1].outputs[0], TURNS, {"axis": 0, "activation": 0}
+
+    def add(op, inputs, count, how):
+        tensors.append(Tensor(f"more{len(tensors)}", "float32", (count, 1, 5)))
+        operators.append(LiteOperator(op, inputs, (len(tensors) - 1,), how))
+        return len(tensors) - 1
+
+    for _ in range(doublings):
+        rows *= 2
+        now = add("CONCATENATION", (now, now), rows, options)
+    add("CONCATENATION", (now,) * max(wide, 1), 1, options)
+    for _ in range(slices):
+        add("SLICE", (now, *front.inputs[1:]), 1, {})
+    net.others[1] = replace(body, tensors=tuple(tensors), operators=tuple(operators))
+    return net.file(y)
+
+
+@pytest.mark.parametrize(("doublings", "wide", "slices"), [(17, 1500, 0), (15, 0, 160)])
+def test_lists_that_grow_are_counted_before_they_are_made(doublings, wide, slices, monkeypatch):
+    """A small file of a large list: what operators go through is charged before."""
+    made, joined = [], loops.joined
+
+    def counted(parts):
+        found = joined(parts)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(loops, "joined", counted)
+    said = refused(grown(doublings, wide, slices), "exact")
+    assert "expected lists of at most 4194304 parts in all turns, found more" in said
+    assert max(made) <= 4 << doublings
 
 
 def test_numbers_that_a_turn_moves_have_the_shapes_of_the_file():

@@ -27,7 +27,7 @@ from samebits.tflite.rows import Parts, Rows, is_joined, joined, keeps_codes, sh
 LOOP, TURNS = "WHILE", "its turns"  # an operator; what messages call its copies
 LOOPS_MOST, VARIABLES_MOST = 1 << 8, 1 << 8  # of a file; of a loop
 TURNS_MOST = 1 << 10  # of a loop
-PARTS_MOST = 1 << 22  # of lists, in all turns of a file
+PARTS_MOST = 1 << 22  # of lists that operators go through, in all turns of a file
 STEPS_MOST = 1 << 15  # operators of all turns of a file, and calls of a condition or a body
 COPY_BYTES = 2048  # that an operator or a tensor takes in memory
 INPUT_BYTES, LETTER_BYTES = 8, 4  # that one of its inputs takes, and a letter of its name
@@ -185,19 +185,17 @@ class _Unrolled:
         given = [self.tensors[number] for number in inputs if number >= 0]
         if len(given) < len(inputs) or not keeps_codes(given[:1], to):
             return None
-        found: Parts | None = None
+        found: Parts | None
         if inner.op == "SLICE":
+            self._count_parts(inputs[:1])
             found = sliced(given, self._rows(inputs[0]))
         elif is_joined(inner, given, to) and not self.lists.keys().isdisjoint(inputs):
-            found = joined([part for number in inputs for part in self._rows(number)])
+            self._count_parts(inputs)
+            found = joined(part for number in inputs for part in self._rows(number))
+        else:
+            return None
         if found is None:
             return None
-        self.parts += len(found)
-        if self.parts > PARTS_MOST:
-            raise UnsupportedError(
-                f"expected at most {PARTS_MOST} rows of lists, found more; {FEWER}"
-            )
-        ledger.keep(INPUT_BYTES * len(found), TURNS)
         shape = shape_of(found, given[0], to)
         if self.fixed and shape != to.shape:
             raise UnsupportedError(
@@ -207,6 +205,16 @@ class _Unrolled:
         number = self.append(replace(to, shape=shape))
         self.lists[number] = found
         return number
+
+    def _count_parts(self, numbers: Sequence[int]) -> None:
+        """Count and charge the parts of lists before an operator goes through them."""
+        count = sum(len(self._rows(number)) for number in numbers)
+        self.parts += count
+        if self.parts > PARTS_MOST:
+            raise UnsupportedError(
+                f"expected lists of at most {PARTS_MOST} parts in all turns, found more; {FEWER}"
+            )
+        ledger.keep(INPUT_BYTES * count, TURNS)
 
     def _rows(self, number: int) -> Parts:
         if number in self.lists:

@@ -7,7 +7,7 @@ and after the last turn it is one CONCATENATION of the rows that were written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -55,18 +55,19 @@ def sliced(given: Sequence[Tensor], parts: Parts) -> Parts | None:
         )
     found, at = [], 0
     for part in parts:
-        start, stop = (
-            min(max(end - at, 0), part.stop - part.start) + part.start for end in (first, last)
-        )
-        at += part.stop - part.start
-        if (start, stop) == (part.start, part.stop):
+        size = part.stop - part.start
+        start, stop = max(first - at, 0), min(last - at, size)
+        if (start, stop) == (0, size):
             found.append(part)
         elif start < stop:
-            found.append(Rows(part.number, start, stop))
+            found.append(Rows(part.number, part.start + start, part.start + stop))
+        at += size
+        if at >= last:
+            break
     return tuple(found)
 
 
-def joined(parts: Sequence[Rows]) -> Parts:
+def joined(parts: Iterable[Rows]) -> Parts:
     """The same rows, those that follow each other in one tensor as one part."""
     found: list[Rows] = []
     for part in parts:

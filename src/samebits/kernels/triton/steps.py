@@ -184,10 +184,9 @@ def _weight(entry: Entry) -> tuple[Any, ...]:
 
 
 def _each_row(kernel: Any, entry: Entry, *arguments: Any, **options: Any) -> None:
-    """Launch a kernel over the elements of every row, which is axis 0 of the grid: the others end
-    at 65,535."""
+    """Launch a kernel over the elements of every row, which is axis 1 of the grid."""
     block = min(BLOCK, block_of(_per(entry)))
-    grid = (entry.exponent.numel(), -(-_per(entry) // block))
+    grid = (-(-_per(entry) // block), entry.exponent.numel())
     kernel[grid](*arguments, BLOCK=block, **options)
 
 

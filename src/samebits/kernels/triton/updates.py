@@ -170,8 +170,8 @@ def updated(p, w, delayed, i, ok, raised, shift, m, seed, parameter, step, RANDO
 @triton.jit
 def row_of(per, BLOCK: tl.constexpr):
     """The row of a program (axis 1 of the grid), its elements, and which of them there are."""
-    row = tl.program_id(0).to(tl.int64)
-    j = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     return row, row * per + j, j < per
 
 

@@ -2,8 +2,10 @@
 
     convert.py MODEL.keras OUT.tflite
 
-Nothing of the model runs but Keras' own layers (`safe_mode`). The batch is one sample, so that no
-size is left open and loops have a number of turns. The script needs nothing of this project.
+The file is a zip archive, so that Keras reads it in its present format, in which `safe_mode`
+refuses functions that a model brings along; for the rest TensorFlow is trusted with the file. The
+batch is one sample, so that no size is left open and loops have a number of turns. The script needs
+nothing of this project.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import zipfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,8 +50,20 @@ def converted(path: Path) -> bytes:
             raise InputError(
                 f"{path}: expected a readable file, found {error}; give the path of a {SUFFIX} file"
             ) from None
+        if not zipfile.is_zipfile(source):  # Keras would take it by its content, HDF5 among others
+            raise InputError(
+                f"{path}: expected a zip archive, as Keras 3 saves models, found another file; a "
+                "model in HDF5 could run code: save it again, by model.save('model.keras'), where "
+                "you trust it"
+            )
         python = os.environ.get(PYTHON, "") or sys.executable
-        run = run_tool([python, "-I", convert.__file__, str(source), str(target)], WORK)
+        try:
+            run = run_tool([python, "-I", convert.__file__, str(source), str(target)], WORK)
+        except InputError:  # its time is over
+            raise InputError(
+                f"{path}: expected TensorFlow to convert the model within {WORK:g} seconds, found "
+                "it still at work; convert it to a .tflite file yourself"
+            ) from None
         if run.returncode or not target.is_file():
             said = " ".join(run.stderr.split())[-SHOWN:] or "nothing"
             raise InputError(
