@@ -88,7 +88,7 @@ void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *large
     scale(acc, type, n, -by, codes, 32, threads);
 }
 
-/* The exponent of sums of 32 bits that are their own codes (1.2). OUT_OF_RANGE: one is above Q32. */
+/* The exponent of sums of 32 bits that are their own codes (1.2). OUT_OF_RANGE: above Q32. */
 int samebits_short(const int64_t *largest, const int64_t *exponent, int64_t *own) {
     *own = *largest == 0 ? EXPONENT_MIN : *exponent;
     return shorten_by(*largest) ? OUT_OF_RANGE : FINE;
