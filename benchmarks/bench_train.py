@@ -202,7 +202,13 @@ def bfp_engine(model: nn.Module, shards: int) -> BfpEngine:
     from samebits.train.run.engine import BfpEngine, OptimizerSettings
 
     settings = OptimizerSettings(
-        *("sgd", LEARNING_RATE, MOMENTUM), False, weight_decay=0.0, seed=0, rounding="stochastic"
+        name="sgd",
+        lr=LEARNING_RATE,
+        momentum=MOMENTUM,
+        nesterov=False,
+        weight_decay=0.0,
+        seed=0,
+        rounding="stochastic",
     )
     device = next(model.parameters()).device
     return BfpEngine(model, settings, shards, seed=0, device=device)

@@ -436,22 +436,23 @@ def _products(made: Findings, results: list[tuple[Found, Found]]) -> None:
     for found, each in results:
         model, peaks, floor = each["model"], found.get("peaks", {}), 0.0
         for kind, own in each.get("products", {}).items():
-            speed = own["products"] / own["seconds"] / 1e9 if own["products"] else 0.0
+            if not own["products"]:
+                continue
+            speed = own["products"] / own["seconds"] / 1e9
             name, count = next(
                 ((n, c) for n, c in found["instructions"][kind] if n in peaks), ("", 1)
             )
             peak = peaks.get(name, math.inf) / count
             floor += own["products"] / peak / 1e9
             share = 100 * own["seconds"] / (each["seconds"] + each["update_seconds"])
-            if own["products"]:
-                made.figures[f"{model}.{slug(kind)}"] = f"{speed:.0f}"
-                rows.append(
-                    [
-                        *(model, kind, f"{own['products'] / 1e6:,.1f}", f"{speed:.1f}"),
-                        f"{100 * speed / peak:.0f} %" if name else "",
-                        f"{share:.0f} %",
-                    ]
-                )
+            made.figures[f"{model}.{slug(kind)}"] = f"{speed:.0f}"
+            rows.append(
+                [
+                    *(model, kind, f"{own['products'] / 1e6:,.1f}", f"{speed:.1f}"),
+                    f"{100 * speed / peak:.0f} %" if name else "",
+                    f"{share:.0f} %",
+                ]
+            )
         float32 = each["time"].get("1", {}).get("variants", {}).get("float32")
         if floor and float32:
             ratio = f"{floor / float32['step_seconds']['median']:.2f}"

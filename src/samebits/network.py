@@ -568,10 +568,8 @@ class Network(Reported):
             given = inputs.read_once(samples, self.interface, self.model)
         summary = network_summary(self.source, self.kind, self.model)
         sections = [*quality_text(quality), *summary.sections]
-        other = ""
-        if given is not None and self.model.lite is not None:
-            other = other_meaning(self.model, inputs.given_codes(given, self.model, seed))
-            sections += [section(other)] if other else []
+        other = "" if given is None else other_meaning(self.model, given, seed)
+        sections += [section(other)] if other else []
         cost = [] if self.quantization is None else quantization_sections(self.quantization)
         if self.notes and cost:
             cost.append(section(*(f"note: {note}" for note in self.notes)))

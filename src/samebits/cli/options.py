@@ -205,22 +205,11 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "start_at": tensors_of,
     "end_at": tensors_of,
 }
-Samples = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        metavar="SAMPLES",
-        help="An .npz archive, digits, a folder or table of data, or random:N.",
-    ),
-]
+_SAMPLES = "An .npz archive, digits, a folder or table of data, or random:N."
+Samples = Annotated[str, typer.Option("--data", metavar="SAMPLES", help=_SAMPLES)]
 GivenSamples = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        metavar="SAMPLES",
-        help="An .npz archive, digits, a folder or table of data, or random:N.",
-        show_default="random:1",
-    ),
+    typer.Option("--data", metavar="SAMPLES", help=_SAMPLES, show_default="random:1"),
 ]
 SampleSeed = Annotated[int | None, whole("Seed of random:N [default: 0].", 0, SEEDS)]
 Page = Annotated[

@@ -95,7 +95,7 @@ class NativeUpdate(NativeParts):
             return False
         seen = min(a.numel(), WITNESSES)
         sides = addends(a.numel(), (a, by_a), (b, by_b))
-        return bool(self._c.samebits_add_grad(sides, 2, seen, 0, None, 1))
+        return bool(self._c.samebits_add_grad(sides, 2, seen, None, None, 1))
 
     @_in_word_order
     def adam(self, terms: AdamTerms, out: Tensor) -> tuple[int, int, int]:

@@ -168,6 +168,7 @@ class Routine:
     parts:  words of the calls of each part (see `declarations.RUNNER`)
     memory: in which the tensors of the calls lie
     kept:   what else they read: it lives as long
+    facts:  about the calls of each part
     """
 
     parts: dict[str, Tensor]
@@ -175,7 +176,7 @@ class Routine:
     kept: list[Any]
     run_words: Callable[..., int] = field(repr=False)
     moved: Callable[[int], int] = field(repr=False)  # where what lay at an address lies now
-    facts: dict[str, list[CallFacts]] = field(default_factory=dict, repr=False)
+    facts: dict[str, list[CallFacts]] = field(repr=False)
 
     def __post_init__(self) -> None:
         self._places = {n: (memory.address_of(v), v.numel()) for n, v in self.parts.items()}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from samebits.reports.html import Figure, Table
 from samebits.reports.plots import Bars, bar_plots
 from samebits.reports.report import Report, printable, section
+from samebits.train.graph import BACKWARD, FORWARD
 from samebits.train.run.profile import StepProfile, TimedCall
 
-PHASES = ("forward", "backward")
 OTHER = "(no layer)"  # calls of operations that none asks for
 LONGEST = 24  # characters of a layer's name in the chart
 
@@ -27,7 +27,7 @@ class _Sum:
     def add(self, call: TimedCall) -> None:
         self.calls += 1
         self.products += call.products
-        if call.phase == PHASES[1]:
+        if call.phase == BACKWARD:
             self.backward += call.seconds
         else:
             self.forward += call.seconds
@@ -61,8 +61,8 @@ def step_report(source: str, profile: StepProfile) -> Report:
     chart = bar_plots(
         [name[-LONGEST:] for name in layers],
         [
-            Bars(PHASES[0], [1e3 * own.forward for own in layers.values()]),
-            Bars(PHASES[1], [1e3 * own.backward for own in layers.values()]),
+            Bars(FORWARD, [1e3 * own.forward for own in layers.values()]),
+            Bars(BACKWARD, [1e3 * own.backward for own in layers.values()]),
         ],
         x_title="ms",
     )
@@ -99,7 +99,7 @@ def _sums(calls: Iterable[TimedCall], key: Callable[[TimedCall], str]) -> dict[s
 def _in_order(calls: Sequence[TimedCall]) -> list[TimedCall]:
     """Calls by their layers, from the first down: the backward pass meets them from the last up.
     What it does not meet is not trained, and comes before."""
-    met = dict.fromkeys(call.layer for call in reversed(calls) if call.phase == PHASES[1])
+    met = dict.fromkeys(call.layer for call in reversed(calls) if call.phase == BACKWARD)
     place = {layer: at for at, layer in enumerate(met)}
     return sorted(calls, key=lambda call: place.get(call.layer, -1))
 

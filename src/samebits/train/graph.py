@@ -22,6 +22,9 @@ from samebits.train.operation import OperationCall, TrainingOperation, given_out
 from samebits.train.tensor import BFPParameter, BFPTensor
 from samebits.train.value import BFPValue, Weight
 
+FORWARD, BACKWARD = "forward", "backward"
+"""The passes of a graph."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -99,7 +102,7 @@ def forward(
     kept: Kept = []
     for step in graph.instructions:
         operation = step.operation
-        kernels.on_behalf_of(step.where, "forward")
+        kernels.on_behalf_of(step.where, FORWARD)
         arguments = [
             values[a.index] if type(a) is Slot else weights[a.index] if type(a) is Parameter else a
             for a in step.arguments
@@ -131,7 +134,7 @@ def backward(graph: TrainingGraph, kept: Kept, grad: BFPValue) -> list[BFPValue 
     found: list[BFPValue | None] = [None] * len(graph.parameters)
     while kept:
         step, call = kept.pop()
-        kernels.on_behalf_of(step.where, "backward")
+        kernels.on_behalf_of(step.where, BACKWARD)
         given = [gradients.pop(index, None) for index in step.outputs]
         if not step.operation.apart:
             given = [None if g is None else g.summed() for g in given]

@@ -28,13 +28,19 @@ from samebits.kernels.protocol import Part
 from samebits.kernels.routine import NotRecordableError, Routine, RoutineNumber, RoutineRecorder
 from samebits.kernels.rows import Exponent
 from samebits.train.deferred import ShardUpdate, defer, deferred_updates
-from samebits.train.graph import TrainingGraph, TrainingNode, backward, called, forward
+from samebits.train.graph import (
+    BACKWARD,
+    FORWARD,
+    TrainingGraph,
+    TrainingNode,
+    backward,
+    called,
+    forward,
+)
 from samebits.train.operations.pointwise import DROPOUT, MASK, Drawn, Mask
 from samebits.train.sums import Sums
 from samebits.train.tensor import BFPTensor
 from samebits.train.value import BFPValue, Weight, WeightAt, exponents_of, same_parts
-
-FORWARD, BACKWARD = "forward", "backward"
 
 
 class RecordedGraph:

@@ -31,7 +31,7 @@ from samebits.kernels.softmax import HALF
 from samebits.spec.training.loss import GRID, LN_2, POINT
 from samebits.train.convert import is_by_rows
 from samebits.train.deferred import ShardUpdate, deferred_updates
-from samebits.train.graph import TrainingGraph, backward, forward
+from samebits.train.graph import BACKWARD, FORWARD, TrainingGraph, backward, forward
 from samebits.train.layers import Dropout
 from samebits.train.losses.entropy import (
     CLASS_UNIT,
@@ -360,10 +360,10 @@ def computed(
     """One shard, by walks; running state has not moved. factor: of the loss, in gradients."""
     images, target = batch
     k = kernels.of(images)
-    kernels.on_behalf_of(INPUT, "forward")
+    kernels.on_behalf_of(INPUT, FORWARD)
     with deferred_updates() as updates:
         output, kept = forward(graph, taken(k, images), weights, True)
-    kernels.on_behalf_of(LOSS, "forward")
+    kernels.on_behalf_of(LOSS, FORWARD)
     z, e_z = output.resolved()
     if z.shape[:-1] != target.shape or target.dim() > 2:  # images have their classes second
         raise NotRecordableError("the output is not a vector of classes for each target")
@@ -381,10 +381,10 @@ def computed(
     else:
         entropy = k.cross_entropy(rows, e_z, classes, len(rows))
         unit, factors = CLASS_UNIT, [factor]
-    kernels.on_behalf_of(LOSS, "backward")
+    kernels.on_behalf_of(LOSS, BACKWARD)
     grad = gradient_of(entropy.codes.view(z.shape), unit, *factors)
     gradients = backward(graph, kept, grad)
-    kernels.on_behalf_of(LOSS, "forward")
+    kernels.on_behalf_of(LOSS, FORWARD)
     return Computed(entropy, e_z, units, gradients, updates)
 
 

@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exponent.h"
 #include "optimizer.h"
-#include "shift.h"
 
-#define LARGEST_CODE 0x7F7F7F7F  /* Q32 */
-#define HIGHEST 127              /* exponents of weights, moments and directions */
-#define LOWEST (-128)
+#define HIGHEST EXPONENT_MAX /* of weights, moments and directions */
+#define LOWEST EXPONENT_MIN
 #define ROUNDING 24 /* powers of two that sums, their rounding and a new split may add */
 #define TOP_FIELD 63
 #define WITNESSES 256 /* elements of a sum of gradients that are looked at before it is used */
@@ -77,7 +76,7 @@ static int64_t exponent_of(const Part *p) {
 
 static int64_t bound_of(const Part *p) {
     int64_t bound = p->bound_cell ? *p->bound_cell : p->bound;
-    return SAMEBITS_MIN(bound, LARGEST_CODE);
+    return SAMEBITS_MIN(bound, Q32);
 }
 
 /* e_W, or the largest of its rows. */
@@ -177,17 +176,15 @@ static int64_t live_exponent(const Part *parts, int64_t count, int64_t n) {
 }
 
 static Gradient resolved(const Part *parts, int64_t count, int64_t n, const Desk *desk) {
-    int64_t e = exponent_of(parts), by = 0, largest;
+    int64_t e = exponent_of(parts), by, largest;
     if (count == 1 && parts->width == 32) return (Gradient){parts->codes, NULL, e, 0, 0};
     if (count > 1) e = live_exponent(parts, count, n);
     for (int64_t i = 0; i < count; i++) {
         int64_t own = exponent_of(parts + i) - e; /* above 0 of zeros alone */
         desk->addends[i] = (Addend){parts[i].codes, parts[i].width, SAMEBITS_MIN(own, 0)};
     }
-    largest = samebits_add_grad(desk->addends, count, n, 0, desk->sum, desk->threads);
+    largest = samebits_add_grad(desk->addends, count, n, desk->sum, &by, desk->threads);
     if (count > 1 && largest == 0) e = LOWEST;
-    while (scale64(largest, shift_by(-by)) > LARGEST_CODE) by++;
-    if (by) samebits_add_grad(desk->addends, count, n, -by, desk->sum, desk->threads);
     return (Gradient){desk->sum, NULL, e + by, 0, 0};
 }
 
@@ -200,10 +197,10 @@ static Gradient gathered(const Part *parts, int64_t count, int64_t n, const Desk
         int64_t e = exponents_of(parts, 2).most, most_a = bound_of(a), most_b = bound_of(b);
         int64_t by_a = exponent_of(a) - e, by_b = exponent_of(b) - e;
         if (most_a > 0 && most_b > 0 &&
-            scale64(most_a, shift_by(by_a)) + scale64(most_b, shift_by(by_b)) <= LARGEST_CODE) {
+            scale64(most_a, shift_by(by_a)) + scale64(most_b, shift_by(by_b)) <= Q32) {
             Addend both[2] = {{a->codes, 32, by_a}, {b->codes, 32, by_b}};
             int64_t seen = SAMEBITS_MIN(n, WITNESSES);
-            if (samebits_add_grad(both, 2, seen, 0, NULL, 1))
+            if (samebits_add_grad(both, 2, seen, NULL, NULL, 1))
                 return (Gradient){a->codes, b->codes, e, by_a, by_b};
         }
     }
@@ -301,7 +298,7 @@ static double update_bound(const Trained *t, const Options *o, const Part *parts
     double bound = 0;
     for (int64_t i = 0; i < t->parts; i++) {
         /* A unit more than the largest code covers the rounding of the terms. */
-        int64_t known = bound_of(parts + i), most = known < 0 ? LARGEST_CODE : known + 1;
+        int64_t known = bound_of(parts + i), most = known < 0 ? Q32 : known + 1;
         bound += bound_times_power((double)most, exponent_of(parts + i));
     }
     if (o->decay) bound += bound_times_power((double)o->decay, o->decay_exponent + e_a + 23);

@@ -171,15 +171,13 @@ static void resolve(Addend *sides, int64_t count, int64_t n, int32_t *codes, int
             live = sides[i].by;
     for (int64_t i = 0; i < count; i++) /* above 0 of zeros alone */
         sides[i].by = SAMEBITS_MIN(sides[i].by - live, 0);
-    int64_t top = samebits_add_grad(sides, count, n, 0, codes, threads), by = shorten_by(top);
+    int64_t by, top = samebits_add_grad(sides, count, n, codes, &by, threads);
     *own = top == 0 ? EXPONENT_MIN : live + by;
-    if (by) samebits_add_grad(sides, count, n, -by, codes, threads);
 }
 
 /* The sum of parts of a gradient, in rows of n codes, aligned to the largest exponent among those
- * that are not zero there, as codes of 32 bits (1.3): one pass, and where 32 bits do not hold it
- * another. parts: of each the address of its codes, their type (16 or 32 bits), the address
- * of its exponents, and whether every row has one. */
+ * that are not zero there, as codes of 32 bits (1.3). parts: of each the address of its codes,
+ * their type (16 or 32 bits), the address of its exponents, and whether every row has one. */
 int samebits_resolve(const int64_t *parts, int64_t count, int64_t rows, int64_t n, int32_t *codes,
                      int64_t *own, int threads) {
     Addend *sides = malloc((size_t)count * sizeof *sides);

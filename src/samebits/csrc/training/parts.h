@@ -30,8 +30,8 @@ void samebits_shorten(const void *acc, int type, int64_t n, const int64_t *large
                       const int64_t *exponent, int32_t *codes, int64_t *own, int threads);
 int samebits_products(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out,
                       int64_t *largest, int threads);
-int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
-                          int32_t *out, int threads);
+int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int32_t *out,
+                          int64_t *own, int threads);
 int64_t samebits_product(const int8_t *x, const int8_t *w, int64_t n, int64_t co, int64_t ci,
                          int32_t *out, int threads);
 int64_t samebits_conv(const Conv *s, const int8_t *x, const int8_t *w, int32_t *out, int threads);

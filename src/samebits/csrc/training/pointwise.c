@@ -123,7 +123,7 @@ ADD_SCALED(add_scaled16, int16_t)
 ADD_SCALED(add_scaled32, int32_t)
 
 static int64_t add_grad_range(const Addend *parts, int64_t count, int64_t first, int64_t n,
-                              int64_t exponent, int32_t *out) {
+                              int64_t exponent, int32_t *restrict out) {
     int64_t sum[ADD_BLOCK], top = 0;
     Shift s = shift_by(exponent);
     for (int64_t at = 0; at < n; at += ADD_BLOCK) {
@@ -147,13 +147,15 @@ static int64_t add_grad_range(const Addend *parts, int64_t count, int64_t first,
     return top;
 }
 
-/* The sum of all rne(codes * 2**by), by <= 0, times 2**exponent rounded once more to 32 bits (1.3);
- * out == NULL: nothing is written. Gives the largest magnitude of the sum, not yet rounded: where
- * that is more than 32 bits hold, what was written at the exponent 0 is nothing. Less than 2**30
- * addends. */
-int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int64_t exponent,
-                          int32_t *out, int threads) {
+/* The sum of all rne(codes * 2**by), by <= 0, as codes of 32 bits (1.3): in one pass, and where
+ * these do not hold it in another. own: the exponent of the codes. out == NULL: neither is
+ * written. Gives the largest magnitude of the sum. Less than 2**30 addends. */
+int64_t samebits_add_grad(const Addend *parts, int64_t count, int64_t n, int32_t *out,
+                          int64_t *own, int threads) {
     int64_t top = 0;
-    PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, exponent, out))
+    PARALLEL_MAX(n, n, top, add_grad_range(parts, count, lo, len, 0, out))
+    if (!out) return top;
+    *own = shorten_by(top);
+    if (*own) PARALLEL(n, n, add_grad_range(parts, count, lo, len, -*own, out))
     return top;
 }

@@ -20,7 +20,6 @@ static float largest_float(const float *v, int64_t n) {
 
 /* A row of real numbers as codes of `bits` bits. */
 static int quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t *own) {
-    const double unit = 6755399441055744.0; /* 1.5 * 2**52: a sum's last bits are the integer */
     float top = largest_float(v, n);
     if (!is_finite(top)) {
         *own = bits_of(top);
@@ -34,7 +33,7 @@ static int quantize(const float *v, int64_t n, int bits, int8_t *codes, int64_t 
     if (*own > EXPONENT_MAX) return OUT_OF_RANGE;
     /* The factor is a power of two that binary64 has: every product is exact. */
     double factor = power_of_two(-*own);
-    for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)bits_of((double)v[i] * factor + unit);
+    for (int64_t i = 0; i < n; i++) codes[i] = (int8_t)nearest_of((double)v[i] * factor);
     return FINE;
 }
 

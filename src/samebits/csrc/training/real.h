@@ -33,13 +33,15 @@ SAMEBITS_INLINE double times_power(double v, int64_t k) {
     return v * power_of_two(k);
 }
 
-/* v to the nearest integer, ties to even; |v| <= 2**51: the sum's last bit is worth 1. */
-SAMEBITS_INLINE double nearest(double v) {
-    const double unit = 6755399441055744.0; /* 1.5 * 2**52 */
-    return (v + unit) - unit;
-}
+#define NEAREST 6755399441055744.0 /* 1.5 * 2**52: the last bit of a sum with it is worth 1 */
 
-/* The same as an integer; |v| < 2**63, of which those from 2**52 on are integers already. */
+/* v to the nearest integer, ties to even; |v| <= 2**51. */
+SAMEBITS_INLINE double nearest(double v) { return (v + NEAREST) - NEAREST; }
+
+/* The same as an integer, by the bits of the sum, as loops over that vectorise. */
+SAMEBITS_INLINE int64_t nearest_of(double v) { return bits_of(v + NEAREST) - bits_of(NEAREST); }
+
+/* The same for |v| < 2**63, of which those from 2**52 on are integers already. */
 SAMEBITS_INLINE int64_t nearest_integer(double v) {
     const double unit = 4503599627370496.0; /* 2**52 */
     double size = magnitude_of_real(v), whole = size < unit ? (size + unit) - unit : size;
@@ -49,11 +51,9 @@ SAMEBITS_INLINE int64_t nearest_integer(double v) {
 /* rne(v / divisor), |v| <= 2**51, and the divisor an integer that binary64 holds. Its quotient is
  * half an integer only where v / divisor is: from any other half this is 1 / (2 * divisor) away at
  * least, which is more than the rounding of the quotient, 2**-53 of it. Integers become binary64,
- * and go back, by the bits of their sums with 1.5 * 2**52, as loops over that vectorise. */
+ * and go back, by bits (`nearest_of`). */
 SAMEBITS_INLINE int64_t real_quotient(int64_t v, double divisor) {
-    const double unit = 6755399441055744.0;
-    double whole = real_of(v + bits_of(unit)) - unit;
-    return bits_of(whole / divisor + unit) - bits_of(unit);
+    return nearest_of((real_of(v + bits_of(NEAREST)) - NEAREST) / divisor);
 }
 
 /* |v| = mantissa * 2**exponent with 2**52 <= mantissa < 2**53; v is finite and not 0. */

@@ -252,11 +252,8 @@ class TritonParts(Eager):
 
     def with_bias(self, acc: Tensor, largest: int, exponent: Exponent, bias: State) -> Found:
         """A bias of zeros leaves the exponent: it is found on the device."""
-        if isinstance(exponent, Tensor):
-            own, device = exponent, acc.device
-        else:
-            own, device = tensor_of(exponent, acc.device), acc.device
-        value, of_bias = self.joint(*bias[:2]), tensor_of(bias[2], device)
+        own, of_bias = tensor_of(exponent, acc.device), tensor_of(bias[2], acc.device)
+        value = self.joint(*bias[:2])
         top = self.largest_of(value)
         assert isinstance(top, DeviceNumber)
         least = of_bias + by_rows.bit_length(top.cell) - 30

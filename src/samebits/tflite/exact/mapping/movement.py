@@ -153,7 +153,7 @@ def _gather(node: LiteNode) -> Result:
 def _reverse(node: LiteNode) -> Result:
     """Axes from behind."""
     value, shape = node.input(0), node.shape()
-    for axis in sorted({node.axis(axis, len(shape)) for axis in node.integers(1, "axes")}):
+    for axis in node.axes(1, len(shape)):
         value = _reversed(node, value, axis, LAST, -LAST)
     return value
 
